@@ -1,0 +1,1 @@
+"""The server of Gradient and the operator's command line."""

@@ -1,0 +1,1 @@
+"""The worker of Gradient: it fetches, evaluates and builds with Nix."""
