@@ -78,20 +78,21 @@ class Output(Value, frozen=True, kw_only=True):
     """One output of a derivation: its name (``out``) and its store path."""
 
     name: Name
-    path: StorePath
+    path: str
 
 
 class DiscoveredDerivation(Value, frozen=True, kw_only=True):
     """A derivation read by the walk, with everything that its ``.drv`` says.
 
     ``drv`` and ``dependencies`` are ``.drv`` base names (``<hash>-<name>.drv``); the limits are in
-    seconds, None means the server's default and 0 no limit.
+    seconds, None means the server's default and 0 no limit. Paths are checked where they are
+    recorded: a malformed one fails its batch, and so its evaluation, with the path named.
     """
 
-    drv: DrvName
+    drv: str
     outputs: list[Output]
-    dependencies: list[DrvName]
-    input_sources: list[StorePath]
+    dependencies: list[str]
+    input_sources: list[str]
     architecture: str
     required_features: list[str] = []
     timeout_secs: Count | None = None
@@ -107,7 +108,7 @@ class EntryPoint(Value, frozen=True, kw_only=True):
     """An attribute of the flake and the derivation it names."""
 
     attribute: Name
-    drv: DrvName
+    drv: str
 
 
 class EvaluationMessage(Value, frozen=True, kw_only=True):
