@@ -266,8 +266,11 @@ class Cluster:
             self.account.owns(conf)
 
     def _log_end(self) -> str:
-        try:
-            text = self.log_file.read_text(encoding="utf-8", errors="replace")
-        except OSError:
+        """The last lines of whatever log was written last."""
+        logs = [self.log_file, *(self.data_dir / "log").glob("*.log")]
+        present = [path for path in logs if path.exists()]
+        if not present:
             return ""
+        newest = max(present, key=lambda path: path.stat().st_mtime)
+        text = newest.read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-10:])
