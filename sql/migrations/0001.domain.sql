@@ -291,6 +291,7 @@ create table gradient.cached_path (
   created_at timestamptz not null
 );
 create index cached_path_file_hash on gradient.cached_path (file_hash);
+create index cached_path_references on gradient.cached_path using gin ("references");
 
 create table gradient.derivation_output (
   id bigint generated always as identity primary key,
@@ -447,6 +448,8 @@ create table gradient.build_attempt (
   log_truncated_bytes bigint not null default 0,
   log_finished boolean not null default false
 );
+alter table gradient.derivation_build
+  add foreign key (failed_by) references gradient.build_attempt on delete set null;
 create index build_attempt_derivation_build on gradient.build_attempt (derivation_build, id);
 create index build_attempt_build_job on gradient.build_attempt (build_job);
 create index build_attempt_dispatched_job on gradient.build_attempt (dispatched_job);
@@ -496,6 +499,7 @@ create table gradient.nar_object (
   nar_hash text not null,
   nar_size bigint not null check (nar_size >= 0),
   compression text not null check (compression in ('none', 'xz', 'zstd', 'bzip2', 'gzip')),
+  content_hash text,
   created_at timestamptz not null
 );
 create index nar_object_created_at on gradient.nar_object (created_at);
