@@ -115,11 +115,18 @@ def load(
             sources[key] = _variable(key) if source == "the environment" else source
     values.setdefault("state_dir", str(default_state_dir(environment)))
     try:
-        config = msgspec.convert(_nested(values), Config, strict=False)
+        config = msgspec.convert(_nested(values), Config, strict=False, dec_hook=_other_type)
     except msgspec.ValidationError as error:
         raise ConfigError(_explained(error, sources)) from error
     _check_urls(config, sources)
     return config
+
+
+def _other_type(wanted: type, value: Any) -> Any:
+    """What msgspec does not know by itself: a path, written as a string."""
+    if wanted is Path and isinstance(value, str):
+        return Path(value)
+    raise ValueError(f"Expected `{wanted.__name__}`, got `{type(value).__name__}`")
 
 
 def config_file(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -230,6 +237,10 @@ def _where(key: str, sources: Mapping[str, str]) -> str:
 
 
 def _check_urls(config: Config, sources: Mapping[str, str]) -> None:
+    if not config.state_dir.is_absolute():
+        raise ConfigError(
+            f"{_where('state_dir', sources)}: {str(config.state_dir)!r} is not an absolute path"
+        )
     if config.public_url and urlsplit(config.public_url).scheme not in ("http", "https"):
         raise ConfigError(
             f"{_where('public_url', sources)}: {config.public_url!r} is not an http or https URL"
@@ -238,8 +249,4 @@ def _check_urls(config: Config, sources: Mapping[str, str]) -> None:
         raise ConfigError(
             f"{_where('object_store.url', sources)}: {config.object_store.url!r}: "
             "use file:///path or s3://bucket/prefix"
-        )
-    if not config.state_dir.is_absolute():
-        raise ConfigError(
-            f"{_where('state_dir', sources)}: {str(config.state_dir)!r} is not an absolute path"
         )
