@@ -124,8 +124,26 @@ _MARKER = re.compile(r"^--\s*(Execute|Family):\s*(.*?)\s*$", re.MULTILINE)
 
 
 def _blank(text: str) -> str:
-    """The text with everything opaque replaced by blanks of the same length."""
-    return _OPAQUE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+    """The text with everything opaque replaced by blanks of the same length, in lower case."""
+    return _close_atomic(
+        _OPAQUE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text).lower()
+    )
+
+
+def _close_atomic(blanked: str) -> str:
+    """Blank the semicolons inside BEGIN ATOMIC … END, which end no statement of the file."""
+    start = 0
+    while match := re.compile(r"\bbegin\s+atomic\b").search(blanked, start):
+        depth = 1
+        start = len(blanked)
+        for word in re.compile(r"\b(begin|case|end)\b").finditer(blanked, match.end()):
+            depth += -1 if word.group() == "end" else 1
+            if depth == 0:
+                start = word.end()
+                break
+        body = blanked[match.end() : start].replace(";", " ")
+        blanked = blanked[: match.end()] + body + blanked[start:]
+    return blanked
 
 
 def read_file(path: str, text: str) -> SqlFile:
@@ -157,9 +175,7 @@ def _audience(path: str, marker: str | None) -> tuple[str, ...] | None:
 
 
 def _statements(path: str, text: str) -> Iterator[Statement]:
-    blanked = _blank(text).lower()
-    if re.search(r"\bbegin\s+atomic\b", blanked):
-        raise SourceError(f"{path}: BEGIN ATOMIC bodies order deployment; use a quoted body")
+    blanked = _blank(text)
     start = 0
     for end in [match.start() for match in re.finditer(";", blanked)] + [len(blanked)]:
         head = blanked[start:end]

@@ -52,7 +52,7 @@ def test_no_role_but_the_owner_can_write_any_table(db: Connection, role: str) ->
         field = sql.Identifier(column[0])
         for statement in (
             sql.SQL("insert into {} default values").format(name),
-            sql.SQL("update {} set {} = null where false").format(name, field),
+            sql.SQL("update {} set {} = default where false").format(name, field),
             sql.SQL("delete from {} where false").format(name),
             sql.SQL("truncate {}").format(name),
         ):
