@@ -55,10 +55,16 @@ async def call_rows(conn: Connection, function: str, *arguments: Any) -> list[di
         return await cursor.fetchall()
 
 
+async def call_values(conn: Connection, function: str, *arguments: Any) -> list[Any]:
+    """What a function returns that returns a set; raises psycopg.Error as it comes."""
+    cursor = await conn.execute(_statement(function, len(arguments)), arguments)
+    return [row[0] for row in await cursor.fetchall()]
+
+
 class Rules:
     """Calls through a pool, each its own transaction, tried again after a conflict.
 
-    `value` and `rows` raise GradientError for what the rules refuse, and psycopg.Error or
+    `value`, `values` and `rows` raise GradientError for what the rules refuse, and psycopg.Error or
     PoolTimeout otherwise. The `patient` ones wait out a database that is away.
     """
 
@@ -69,6 +75,11 @@ class Rules:
         """The value that the function returns."""
         return await self._attempts(call, function, arguments)
 
+    async def values(self, function: str, *arguments: Any) -> list[Any]:
+        """The set of values that the function returns."""
+        found: list[Any] = await self._attempts(call_values, function, arguments)
+        return found
+
     async def rows(self, function: str, *arguments: Any) -> list[dict[str, Any]]:
         """The rows that the function returns, by column name."""
         found: list[dict[str, Any]] = await self._attempts(call_rows, function, arguments)
@@ -77,6 +88,11 @@ class Rules:
     async def patient_value(self, function: str, *arguments: Any) -> Any:
         """`value`, waiting as long as the database is away."""
         return await self._patiently(call, function, arguments)
+
+    async def patient_values(self, function: str, *arguments: Any) -> list[Any]:
+        """`values`, waiting as long as the database is away."""
+        found: list[Any] = await self._patiently(call_values, function, arguments)
+        return found
 
     async def patient_rows(self, function: str, *arguments: Any) -> list[dict[str, Any]]:
         """`rows`, waiting as long as the database is away."""

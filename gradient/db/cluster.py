@@ -7,7 +7,6 @@ because PostgreSQL refuses to run as root.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import pwd
@@ -108,22 +107,29 @@ def reachable_binaries(install: Path, copy_to: Path, account: Account | None) ->
     is replaced when the version of the installation has changed.
     """
     original = install / "bin"
-    if account is None:
+    if account is None or _runs(original, account):
         return original
-    version = _version(original, None, copy_to.parent)
-    with contextlib.suppress(OSError, ClusterError):
-        if _version(original, account, Path("/")) == version:
-            return original
-    copied = copy_to / "bin"
-    with contextlib.suppress(OSError, ClusterError):
-        if _version(copied, account, Path("/")) == version:
-            return copied
+    copied = copy_to / install.parent.name / install.name / "bin"
+    if _runs(copied, account) and _version(copied) == _version(original):
+        return copied
     fresh = copy_to.with_name(copy_to.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(install, fresh, symlinks=True, ignore=shutil.ignore_patterns("include"))
+    shutil.copytree(
+        install,
+        fresh / install.parent.name / install.name,
+        symlinks=True,
+        ignore=shutil.ignore_patterns("include"),
+    )
+    # A wheel keeps the shared libraries of its programs beside the package, and the
+    # programs look for them by a relative path.
+    libraries = install.parent.with_name(install.parent.name + ".libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, fresh / libraries.name, symlinks=True)
     _make_readable(fresh)
     shutil.rmtree(copy_to, ignore_errors=True)
     fresh.rename(copy_to)
+    if not _runs(copied, account):
+        raise ClusterError(f"the account {account.name} cannot run the programs in {copied}")
     return copied
 
 
@@ -139,11 +145,19 @@ def _make_readable(folder: Path) -> None:
     folder.chmod(0o755)
 
 
-def _version(bin_dir: Path, account: Account | None, cwd: Path) -> str:
-    done = run_as(account, [bin_dir / "postgres", "--version"], cwd=cwd)
-    if done.returncode != 0:
-        raise ClusterError(f"{bin_dir / 'postgres'} does not run: {done.stderr.strip()}")
-    return done.stdout.strip()
+def _runs(bin_dir: Path, account: Account | None) -> bool:
+    """Whether the account can run every program that a cluster needs."""
+    try:
+        return all(
+            run_as(account, [bin_dir / program, "--version"], cwd=Path("/")).returncode == 0
+            for program in ("initdb", "postgres", "pg_ctl")
+        )
+    except OSError:
+        return False
+
+
+def _version(bin_dir: Path) -> str:
+    return run_as(None, [bin_dir / "postgres", "--version"], cwd=Path("/")).stdout
 
 
 @dataclass
