@@ -1,0 +1,43 @@
+-- Brings ready_build to its truth for the given shared builds, in the transaction that moved them.
+-- A row that appears, or appears again, gets a new offer generation, so that every worker is
+-- offered it again.
+-- Locks: the ready rows. Returns: nothing. Kicks builds when something became ready.
+create or replace function graph.sync_ready(p_ids bigint[])
+  returns void
+  language plpgsql volatile
+  set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_custom_plan
+as $fn$
+begin
+  if cardinality(p_ids) is null or cardinality(p_ids) = 0 then
+    return;
+  end if;
+  delete from gradient.ready_build r
+  where r.derivation_build = any (p_ids)
+    and (r.derivation_build, r.project) not in (
+      select t.derivation_build, t.project from graph.ready_rows(p_ids) t);
+
+  insert into gradient.build_class (architecture, required_features)
+  select distinct t.architecture, t.required_features
+  from graph.ready_rows(p_ids) t
+  where not exists (
+    select from gradient.build_class c
+    where c.architecture = t.architecture and c.required_features = t.required_features)
+  order by 1, 2
+  on conflict do nothing;
+
+  insert into gradient.ready_build as r (derivation_build, project, class, priority, queued_at, offer_generation)
+  select t.derivation_build, t.project, c.id, t.priority, t.queued_at, nextval('gradient.offer_generation')
+  from graph.ready_rows(p_ids) t
+  join gradient.build_class c on c.architecture = t.architecture and c.required_features = t.required_features
+  on conflict (derivation_build, project) do update
+  set class = excluded.class, priority = excluded.priority
+  where (r.class, r.priority) is distinct from (excluded.class, excluded.priority);
+  if found then
+    perform gradient.kick('builds');
+  end if;
+end
+$fn$;
+
+comment on function graph.sync_ready(bigint[]) is
+  'Makes gradient.ready_build hold exactly what it must for p_ids, and wakes the servers when something became ready.';
