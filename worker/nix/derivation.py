@@ -4,8 +4,9 @@ The format is one term,
 
     Derive([outputs],[input derivations],[input sources],system,builder,[arguments],[environment])
 
-with strings in double quotes and the escapes `\\" \\\\ \\n \\r \\t`. It has no whitespace. Arguments and
-environment are bytes: Nix puts no encoding on them. Store paths, output names and hashes are text.
+with strings in double quotes and the escapes `\\" \\\\ \\n \\r \\t`. It has no whitespace.
+Arguments and environment are bytes: Nix puts no encoding on them. Store paths, output names and
+hashes are text.
 
 The parser is strict, since a `.drv` may come from a cache: every path is checked, nothing may
 follow the term, no name stands twice. Nix's own reader is the reference that the tests compare to.
@@ -20,17 +21,17 @@ from functools import cached_property
 from typing import Any
 
 from worker.nix.store_path import (
-    InvalidStorePath,
+    InvalidStorePathError,
     check_store_name,
     parse_store_path,
 )
 
 
-class InvalidDerivation(ValueError):
+class InvalidDerivationError(ValueError):
     """A `.drv` that cannot be read; the text names the offset and what stood there."""
 
 
-class UnsupportedDerivation(ValueError):
+class UnsupportedDerivationError(ValueError):
     """A derivation that is well formed but whose output paths are not known before it is built."""
 
 
@@ -79,10 +80,10 @@ class Derivation:
             attr: what to call the derivation in the message: its attribute or its `.drv` path.
 
         Raises:
-            UnsupportedDerivation: an output has no path.
+            UnsupportedDerivationError: an output has no path.
         """
         if self.unknown_outputs:
-            raise UnsupportedDerivation(
+            raise UnsupportedDerivationError(
                 f"{attr}: the path of output {', '.join(self.unknown_outputs)} is known only after "
                 "the build (a floating content-addressed or dynamic derivation); "
                 "such derivations are not supported"
@@ -102,10 +103,12 @@ class Derivation:
 
     @property
     def name(self) -> str:
+        """The name it was given, empty where it has none."""
         return self._text("name") or ""
 
     @property
     def pname(self) -> str | None:
+        """The package name without version, where it says."""
         return self._text("pname")
 
     @property
@@ -122,10 +125,12 @@ class Derivation:
 
     @property
     def prefer_local_build(self) -> bool:
+        """Whether building is cheaper than moving the inputs (`preferLocalBuild`)."""
         return self._flag("preferLocalBuild", default=False)
 
     @property
     def allow_substitutes(self) -> bool:
+        """Whether a cache may be asked for its outputs (`allowSubstitutes`)."""
         return self._flag("allowSubstitutes", default=True)
 
     @property
@@ -169,7 +174,7 @@ def parse_derivation(data: bytes) -> Derivation:
         data: the whole file.
 
     Raises:
-        InvalidDerivation: it is not exactly one well-formed derivation.
+        InvalidDerivationError: it is not exactly one well-formed derivation.
     """
     return _Parser(data).derivation()
 
@@ -225,7 +230,7 @@ class _Parser:
 
     def derivation(self) -> Derivation:
         if self.data.startswith(b"DrvWithVersion("):
-            raise InvalidDerivation(
+            raise InvalidDerivationError(
                 "this is a dynamic derivation (DrvWithVersion), which is not supported"
             )
         self.expect(b"Derive(")
@@ -368,14 +373,16 @@ class _Parser:
     def check_path(self, path: str, start: int) -> None:
         try:
             parse_store_path(path)
-        except InvalidStorePath as error:
+        except InvalidStorePathError as error:
             raise self.error(str(error), start) from None
 
     def check_name(self, name: str, start: int) -> None:
         try:
             check_store_name(name)
-        except InvalidStorePath:
+        except InvalidStorePathError:
             raise self.error(f"{name!r} is not an output name", start) from None
 
-    def error(self, text: str, offset: int | None = None) -> InvalidDerivation:
-        return InvalidDerivation(f"at byte {self.offset if offset is None else offset}: {text}")
+    def error(self, text: str, offset: int | None = None) -> InvalidDerivationError:
+        return InvalidDerivationError(
+            f"at byte {self.offset if offset is None else offset}: {text}"
+        )

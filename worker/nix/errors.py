@@ -11,7 +11,7 @@ class NixError(Exception):
     """Nix, git or the store did not do what was asked; the text says what and for which path."""
 
 
-class StoreFault(NixError):
+class StoreFaultError(NixError):
     """The store process died or broke the protocol.
 
     Says nothing about the build that was running: the caller replaces the process and reports a

@@ -27,11 +27,11 @@ _SUPERVISOR: Final = str(Path(supervise.__file__).resolve())
 descendants = supervise.descendants
 
 
-class ProcessTimeout(NixError):
+class ProcessTimeoutError(NixError):
     """A command did not end within its time limit and was stopped."""
 
 
-class OutputTooLarge(NixError):
+class OutputTooLargeError(NixError):
     """A command wrote more than its caller is prepared to hold and was stopped."""
 
 
@@ -45,6 +45,7 @@ class Completed:
 
     @property
     def error_text(self) -> str:
+        """Standard error as text, for a message."""
         return self.stderr.decode("utf-8", "replace").strip()
 
 
@@ -103,21 +104,32 @@ async def stop(process: asyncio.subprocess.Process) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """The living processes whose parent is `pid`."""
-    found: list[int] = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and parent(int(entry)) == pid:
-            found.append(int(entry))
-    return found
+    """The processes whose parent is `pid`, ended ones that it has not reaped included."""
+    try:
+        listed = [
+            int(child)
+            for tasks in Path(f"/proc/{pid}/task").iterdir()
+            for child in (tasks / "children").read_bytes().split()
+        ]
+    except FileNotFoundError:
+        # It ended, or this kernel does not list children.
+        listed = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [child for child in listed if parent(child) == pid]
 
 
 def parent(pid: int) -> int | None:
-    """The parent of a living process; None for one that is gone or a zombie."""
+    """The parent of a process; None for one that is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
-    return None if fields[0] == b"Z" else int(fields[1])
+    return int(fields[1])
+
+
+def kill(pid: int) -> None:
+    """SIGKILL a process; one that is gone is no error."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def resident_bytes(root: int) -> int:
@@ -134,8 +146,8 @@ async def run(
     *,
     env: Mapping[str, str],
     cwd: str | Path | None = None,
-    input: bytes | None = None,
-    timeout: float | None = None,
+    feed: bytes | None = None,
+    seconds: float | None = None,
     max_output: int = 256 << 20,
 ) -> Completed:
     """Run a command to its end and collect what it writes.
@@ -143,29 +155,30 @@ async def run(
     A cancelled caller stops the command; it is gone when the cancellation goes on.
 
     Parameters:
-        timeout: seconds; None for no limit.
+        feed: what the command reads from standard input; None for nothing.
+        seconds: the time limit; None for none.
         max_output: bytes of standard output to hold at most; of standard error the last 1 MiB is
             kept.
 
     Raises:
-        ProcessTimeout, OutputTooLarge: the command was stopped.
+        ProcessTimeoutError, OutputTooLargeError: the command was stopped.
     """
     process = await start(
         argv,
         env=env,
         cwd=cwd,
-        stdin=asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.DEVNULL if feed is None else asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(seconds):
             _, stdout, stderr = await asyncio.gather(
-                _feed(process, input),
+                _feed(process, feed),
                 _collect(process.stdout, max_output, argv),
                 _collect_tail(process.stderr, 1 << 20),
             )
             returncode = await process.wait()
     except TimeoutError:
-        raise ProcessTimeout(f"{argv[0]} did not end within {timeout:g} s") from None
+        raise ProcessTimeoutError(f"{argv[0]} did not end within {seconds:g} s") from None
     finally:
         await stop(process)
     return Completed(returncode, stdout, stderr)
@@ -187,7 +200,7 @@ async def _collect(stream: asyncio.StreamReader | None, limit: int, argv: Sequen
     while piece := await stream.read(1 << 18):
         size += len(piece)
         if size > limit:
-            raise OutputTooLarge(f"{argv[0]} wrote more than {limit} bytes")
+            raise OutputTooLargeError(f"{argv[0]} wrote more than {limit} bytes")
         pieces.append(piece)
     return b"".join(pieces)
 

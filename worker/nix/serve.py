@@ -4,8 +4,8 @@ It is what Nix's own remote builders speak. Words are 64 bits, little endian; a 
 length, its bytes and zeros up to a multiple of eight; a list is a count and its items. Commands
 are answered in order, one at a time.
 
-A `ServeProcess` belongs to one user at a time. After a `StoreFault` it is dead: the process was
-stopped, and a new one must be started. The same holds after a cancelled call, since the answer
+A `ServeProcess` belongs to one user at a time. After a `StoreFaultError` it is dead: the process
+was stopped, and a new one must be started. The same holds after a cancelled call, since the answer
 would be read by the next one.
 
 The process remembers what is valid, both ways. `valid_paths(lock=True)` asks the store itself and
@@ -29,7 +29,7 @@ from typing import Final
 
 from worker.nix import processes
 from worker.nix.derivation import Derivation, Output
-from worker.nix.errors import StoreFault
+from worker.nix.errors import StoreFaultError
 from worker.nix.settings import NixSettings
 from worker.nix.store_path import decode_hash, normalise_hash
 
@@ -170,6 +170,7 @@ class BuildResult:
 
     @property
     def success(self) -> bool:
+        """Whether the outputs are in the store."""
         return self.status in (
             BuildStatus.BUILT,
             BuildStatus.SUBSTITUTED,
@@ -184,13 +185,15 @@ class ServeProcess:
     def __init__(
         self, process: asyncio.subprocess.Process, version: int, stderr: _StandardError
     ) -> None:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         self._process = process
         self._input = process.stdin
         self._output = process.stdout
         self._stderr = stderr
         self._lock = asyncio.Lock()
         self._broken = False
+        self._command = 0
         self.version = version
 
     @classmethod
@@ -198,7 +201,8 @@ class ServeProcess:
         """Start the process and shake hands.
 
         Raises:
-            StoreFault: it does not start, or speaks another protocol; the text holds what it said.
+            StoreFaultError: it does not start, or speaks another protocol; the text holds what
+                it said.
         """
         read_end, write_end = os.pipe()
         try:
@@ -220,10 +224,11 @@ class ServeProcess:
                 await serve._flush()
                 magic = await serve._read_word()
                 if magic != _SERVER_MAGIC:
-                    raise StoreFault(f"nix-store answered {magic:#x} instead of its greeting")
+                    raise StoreFaultError(f"nix-store answered {magic:#x} instead of its greeting")
                 serve.version = min(_OUR_VERSION, await serve._read_word())
                 if serve.version < _OLDEST_VERSION:
-                    raise StoreFault("this Nix speaks a serve protocol older than 2.6")
+                    raise StoreFaultError("this Nix speaks a serve protocol older than 2.6")
+                (serve._command,) = processes.children(process.pid)
         except BaseException:
             await serve.close()
             raise
@@ -238,6 +243,23 @@ class ServeProcess:
     def supervisor_pid(self) -> int:
         """The process below which everything that this one starts can be found."""
         return self._process.pid
+
+    def has_builder(self) -> bool:
+        """Whether a builder was started: it is a child of the process, a zombie when it has ended
+        but left something behind that Nix waits for. Through a daemon there never is one here.
+        """
+        return bool(processes.children(self._command))
+
+    def kill_leftovers(self) -> None:
+        """Kill what a finished build left running: daemons in sessions of their own.
+
+        What the killed ones leave in turn becomes the supervisor's child and is found again.
+        """
+        spared = {self._command}
+        while left := set(processes.children(self._process.pid)) - spared:
+            spared |= left
+            for pid in left:
+                processes.kill(pid)
 
     async def close(self) -> None:
         """Stop the process, a running build included, and wait until nothing of it is left."""
@@ -267,8 +289,7 @@ class ServeProcess:
                 _strings(paths),
             )
             await self._flush()
-            found = set(await self._read_strings())
-        return found
+            return set(await self._read_strings())
 
     async def path_infos(self, paths: Iterable[str]) -> dict[str, PathInfo]:
         """What the store knows about the paths that it names; see the module on what it leaves out.
@@ -306,13 +327,12 @@ class ServeProcess:
             include_outputs: also the outputs of the `.drv` files among them.
 
         Raises:
-            StoreFault: one of the paths is not in the store.
+            StoreFaultError: one of the paths is not in the store.
         """
         async with self._exchange("query a closure", _ANSWER_SECONDS):
             self._send(_word(_Command.QUERY_CLOSURE), _word(include_outputs), _strings(paths))
             await self._flush()
-            found = set(await self._read_strings())
-        return found
+            return set(await self._read_strings())
 
     async def dump(self, info: PathInfo) -> AsyncIterator[bytes]:
         """The NAR of a path, in pieces; size and hash are checked against the store's own record.
@@ -320,7 +340,7 @@ class ServeProcess:
         The consumer must take every piece or the process is of no further use.
 
         Raises:
-            StoreFault: the files on disk are not what the store recorded, or the path is gone.
+            StoreFaultError: the files on disk are not what the store recorded, or the path is gone.
         """
         digest = hashlib.sha256()
         left = info.nar_size
@@ -330,12 +350,12 @@ class ServeProcess:
             while left:
                 piece = await self._output.read(min(left, _CHUNK))
                 if not piece:
-                    raise StoreFault(f"nix-store ended within the NAR of {info.path}")
+                    raise StoreFaultError(f"nix-store ended within the NAR of {info.path}")
                 left -= len(piece)
                 digest.update(piece)
                 yield piece
             if decode_hash(info.nar_hash)[1] != digest.digest():
-                raise StoreFault(
+                raise StoreFaultError(
                     f"{info.path} is damaged: its files are not what the store recorded; "
                     "repair it with `nix-store --verify --check-contents --repair`"
                 )
@@ -349,7 +369,7 @@ class ServeProcess:
             nar: the uncompressed NAR, exactly `info.nar_size` bytes.
 
         Raises:
-            StoreFault: Nix refused, or the NAR was too short or too long; the text says which.
+            StoreFaultError: Nix refused, or the NAR was too short or too long; the text says which.
                 An error of `nar` itself is passed on as it is. The process is dead after either.
         """
         async with self._exchange(f"add {info.path} to the store", None):
@@ -369,16 +389,18 @@ class ServeProcess:
             async for piece in _from_caller(nar):
                 sent += len(piece)
                 if sent > info.nar_size:
-                    raise StoreFault(f"the NAR of {info.path} is longer than {info.nar_size} bytes")
+                    raise StoreFaultError(
+                        f"the NAR of {info.path} is longer than {info.nar_size} bytes"
+                    )
                 self._send(piece)
                 await self._flush()
             if sent != info.nar_size:
-                raise StoreFault(
+                raise StoreFaultError(
                     f"the NAR of {info.path} has {sent} bytes instead of {info.nar_size}"
                 )
             await self._flush()
             if await self._read_word() != 1:
-                raise StoreFault(f"nix-store did not confirm that it added {info.path}")
+                raise StoreFaultError(f"nix-store did not confirm that it added {info.path}")
 
     async def build(self, request: BuildRequest, on_log: LogSink) -> BuildResult:
         """Build a derivation and wait for its end, however long it takes.
@@ -388,7 +410,7 @@ class ServeProcess:
                 been passed on when this returns.
 
         Raises:
-            StoreFault: the process died or was closed meanwhile.
+            StoreFaultError: the process died or was closed meanwhile.
         """
         async with self._exchange(f"build {request.drv_path}", None):
             with self._stderr.directed_to(on_log):
@@ -435,7 +457,7 @@ class ServeProcess:
             try:
                 status = BuildStatus(number)
             except ValueError:
-                raise StoreFault(
+                raise StoreFaultError(
                     f"nix-store answered with the unknown build status {number}: {message}"
                 ) from None
         return BuildResult(
@@ -455,7 +477,7 @@ class ServeProcess:
         """Hold the process for one command; anything but its full answer ends the process."""
         async with self._lock:
             if not self.alive:
-                raise StoreFault(f"cannot {what}: this store process has ended")
+                raise StoreFaultError(f"cannot {what}: this store process has ended")
             self._broken = True
             self._stderr.forget()
             try:
@@ -464,19 +486,21 @@ class ServeProcess:
             except _CallerError as error:
                 await self._die()
                 raise error.original from None
-            except (OSError, EOFError, ValueError, TimeoutError, StoreFault) as error:
+            except (OSError, EOFError, ValueError, TimeoutError, StoreFaultError) as error:
                 await self._die()
                 said = self._stderr.text()
                 reason = (
                     str(error)
-                    if isinstance(error, StoreFault)
+                    if isinstance(error, StoreFaultError)
                     else f"no answer within {seconds:g} s"
                     if isinstance(error, TimeoutError) and seconds is not None
                     else "nix-store ended"
                     if isinstance(error, (OSError, EOFError))
                     else f"nix-store broke the protocol: {error}"
                 )
-                raise StoreFault(f"cannot {what}: {reason}{f': {said}' if said else ''}") from error
+                raise StoreFaultError(
+                    f"cannot {what}: {reason}{f': {said}' if said else ''}"
+                ) from error
             except BaseException:
                 await self._die()
                 raise

@@ -108,6 +108,20 @@ class NixSettings:
             **self.environment_extra,
         }
 
+    @property
+    def uses_daemon(self) -> bool:
+        """Whether Nix reaches the store through a daemon, by Nix's own rule for the store `auto`:
+        direct where the state folder can be written."""
+        env = {**os.environ, **self.environment_extra}
+        remote = env.get("NIX_REMOTE", "")
+        if remote in ("", "auto"):
+            state = env.get("NIX_STATE_DIR", "/nix/var/nix")
+            return (
+                not os.access(state, os.R_OK | os.W_OK)
+                and Path(state, "daemon-socket", "socket").exists()
+            )
+        return remote == "daemon" or remote.startswith("unix:")
+
     def build_environment(self) -> dict[str, str]:
         """The environment of a process that builds or answers for the store."""
         return self.environment(_BUILDING)
@@ -135,6 +149,7 @@ class NixInstallation:
 
     @property
     def version_tuple(self) -> tuple[int, ...]:
+        """The version as numbers, to compare."""
         return parse_version(self.version)
 
 
@@ -169,24 +184,13 @@ async def detect(settings: NixSettings) -> NixInstallation:
         system=system,
         systems=frozenset([system, *(value("extra-platforms") or [])]),
         features=frozenset(value("system-features") or []),
-        uses_daemon=_uses_daemon(env),
+        uses_daemon=settings.uses_daemon,
         sandbox=str(value("sandbox")).lower(),
     )
 
 
-def _uses_daemon(env: Mapping[str, str]) -> bool:
-    """Nix's own rule for the store `auto`: direct where the state folder can be written."""
-    remote = env.get("NIX_REMOTE", "")
-    if remote in ("", "auto"):
-        state = env.get("NIX_STATE_DIR", "/nix/var/nix")
-        return not os.access(state, os.R_OK | os.W_OK) and os.path.exists(
-            f"{state}/daemon-socket/socket"
-        )
-    return remote == "daemon" or remote.startswith("unix:")
-
-
 async def _answer(argv: list[str], env: Mapping[str, str]) -> str:
-    done = await processes.run(argv, env=env, timeout=60)
+    done = await processes.run(argv, env=env, seconds=60)
     if done.returncode == 127:
         raise NixError(
             "Nix is not installed here (no `nix` in PATH): install the package nix-bin "

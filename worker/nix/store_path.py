@@ -23,11 +23,11 @@ _NIX32_VALUE: Final = {character: value for value, character in enumerate(NIX32_
 _DIGEST_SIZE: Final = {"md5": 16, "sha1": 20, "sha256": 32, "sha512": 64}
 
 
-class InvalidStorePath(ValueError):
+class InvalidStorePathError(ValueError):
     """A string that is no store path; the text names it and what is wrong."""
 
 
-class InvalidHash(ValueError):
+class InvalidHashError(ValueError):
     """A string that is no hash in any of Nix's notations."""
 
 
@@ -43,6 +43,7 @@ class StorePath:
 
     @property
     def is_derivation(self) -> bool:
+        """Whether it is a `.drv`."""
         return self.name.endswith(".drv")
 
 
@@ -50,18 +51,20 @@ def check_store_name(name: str) -> str:
     """Return `name` when a store path may carry it.
 
     Raises:
-        InvalidStorePath: it is empty, longer than 211 characters, starts with a dot, or holds a
-            character that Nix refuses.
+        InvalidStorePathError: it is empty, longer than 211 characters, starts with a dot, or
+            holds a character that Nix refuses.
     """
     if not name:
-        raise InvalidStorePath("a store path has an empty name")
+        raise InvalidStorePathError("a store path has an empty name")
     if len(name) > MAX_NAME_LENGTH:
-        raise InvalidStorePath(
+        raise InvalidStorePathError(
             f"the store path name {name[:40]!r}… has {len(name)} characters, "
             f"more than {MAX_NAME_LENGTH}"
         )
     if not _NAME.fullmatch(name):
-        raise InvalidStorePath(f"the store path name {name!r} has a character that is not allowed")
+        raise InvalidStorePathError(
+            f"the store path name {name!r} has a character that is not allowed"
+        )
     return name
 
 
@@ -72,14 +75,16 @@ def parse_store_path(path: str) -> StorePath:
         path: the full path, of a store object itself and not of something inside it.
 
     Raises:
-        InvalidStorePath: anything else.
+        InvalidStorePathError: anything else.
     """
     directory, slash, base = path.rpartition("/")
     if directory != STORE_DIR or not slash:
-        raise InvalidStorePath(f"{path!r} is not a path directly below {STORE_DIR}")
+        raise InvalidStorePathError(f"{path!r} is not a path directly below {STORE_DIR}")
     hash_part, dash, name = base[:32], base[32:33], base[33:]
     if not _HASH_PART.fullmatch(hash_part) or dash != "-":
-        raise InvalidStorePath(f"{path!r} does not start with 32 characters of base 32 and a dash")
+        raise InvalidStorePathError(
+            f"{path!r} does not start with 32 characters of base 32 and a dash"
+        )
     check_store_name(name)
     return StorePath(hash_part, name)
 
@@ -88,7 +93,7 @@ def is_store_path(path: str) -> bool:
     """Whether `parse_store_path` accepts the string."""
     try:
         parse_store_path(path)
-    except InvalidStorePath:
+    except InvalidStorePathError:
         return False
     return True
 
@@ -109,17 +114,17 @@ def nix32_decode(text: str) -> bytes:
     """Read Nix's base 32.
 
     Raises:
-        InvalidHash: a character outside the alphabet, or bits left over.
+        InvalidHashError: a character outside the alphabet, or bits left over.
     """
     number = 0
     for character in text:
         value = _NIX32_VALUE.get(character)
         if value is None:
-            raise InvalidHash(f"{character!r} in {text!r} is not a character of Nix's base 32")
+            raise InvalidHashError(f"{character!r} in {text!r} is not a character of Nix's base 32")
         number = number << 5 | value
     size = len(text) * 5 // 8
     if number >> (size * 8):
-        raise InvalidHash(f"{text!r} has bits left over")
+        raise InvalidHashError(f"{text!r} has bits left over")
     return number.to_bytes(size, "little")
 
 
@@ -135,17 +140,17 @@ def decode_hash(text: str, algorithm: str | None = None) -> tuple[str, bytes]:
         The algorithm and the digest.
 
     Raises:
-        InvalidHash: anything else.
+        InvalidHashError: anything else.
     """
     match = re.match(r"(md5|sha1|sha256|sha512)([:-])", text)
     digits = text
     sri = False
     if match:
         if algorithm is not None and algorithm != match[1]:
-            raise InvalidHash(f"{text!r} is not a {algorithm} hash")
+            raise InvalidHashError(f"{text!r} is not a {algorithm} hash")
         algorithm, sri, digits = match[1], match[2] == "-", text[match.end() :]
     if algorithm is None or algorithm not in _DIGEST_SIZE:
-        raise InvalidHash(f"{text!r} does not name a hash algorithm that Nix knows")
+        raise InvalidHashError(f"{text!r} does not name a hash algorithm that Nix knows")
     size = _DIGEST_SIZE[algorithm]
     try:
         if not sri and len(digits) == size * 2:
@@ -155,11 +160,11 @@ def decode_hash(text: str, algorithm: str | None = None) -> tuple[str, bytes]:
         elif len(digits) == (size + 2) // 3 * 4:
             digest = base64.b64decode(digits, validate=True)
         else:
-            raise InvalidHash(f"{text!r} has the wrong length for a {algorithm} hash")
+            raise InvalidHashError(f"{text!r} has the wrong length for a {algorithm} hash")
     except (binascii.Error, ValueError) as error:
-        raise InvalidHash(f"{text!r} is not a {algorithm} hash") from error
+        raise InvalidHashError(f"{text!r} is not a {algorithm} hash") from error
     if len(digest) != size:
-        raise InvalidHash(f"{text!r} has the wrong length for a {algorithm} hash")
+        raise InvalidHashError(f"{text!r} has the wrong length for a {algorithm} hash")
     return algorithm, digest
 
 
@@ -167,7 +172,7 @@ def normalise_hash(text: str, algorithm: str = "sha256") -> str:
     """Rewrite a hash as `<algorithm>:<base 32>`, the notation of narinfo files.
 
     Raises:
-        InvalidHash: see `decode_hash`.
+        InvalidHashError: see `decode_hash`.
     """
     name, digest = decode_hash(text, algorithm)
     return f"{name}:{nix32_encode(digest)}"

@@ -13,11 +13,13 @@ is killed. Nix stops its builder on SIGTERM, but not on SIGKILL, hence the order
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -27,16 +29,15 @@ POLL_SECONDS = 0.02
 def descendants(root: int) -> list[int]:
     """Every living process below `root`, by /proc; a process that vanishes meanwhile is skipped."""
     children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
             continue
         try:
-            with open(f"/proc/{entry}/stat", "rb") as stat:
-                fields = stat.read().rpartition(b")")[2].split()
+            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
         if fields and fields[0] != b"Z":
-            children.setdefault(int(fields[1]), []).append(int(entry))
+            children.setdefault(int(fields[1]), []).append(int(folder.name))
     found: list[int] = []
     todo = [root]
     while todo:
@@ -47,14 +48,14 @@ def descendants(root: int) -> list[int]:
 
 
 def kill_all(pids: list[int]) -> None:
+    """SIGKILL each; one that is gone is no error."""
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 def main(argv: list[str]) -> int:
+    """Run the command of the command line; returns its exit code."""
     parent, grace, command = int(argv[1]), float(argv[2]), argv[3:]
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
