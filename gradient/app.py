@@ -1,0 +1,286 @@
+"""A server put together from its parts: pools, graph writer, sessions, passes, cache, HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Generator
+from typing import Final
+
+import psycopg
+import structlog
+import uvicorn
+from psycopg_pool import PoolTimeout
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from gradient.cache.context import CacheContext
+from gradient.cache.objects import ObjectStore
+from gradient.cache.routes import cache_routes
+from gradient.config import Config
+from gradient.db.call import Rules
+from gradient.db.connect import Pool, open_pool
+from gradient.db.listen import EVERYTHING, listen
+from gradient.errors import GradientError
+from gradient.graph.writer import GraphWriter
+from gradient.instance import Instance
+from gradient.passes.catalog import ServerPasses
+from gradient.passes.runner import Passes
+from gradient.protocol import MAX_FRAME_BYTES
+from gradient.secrets import Secrets
+from gradient.sessions.registry import Sessions
+from gradient.sessions.session import SessionParts
+from gradient.timing import Timing
+from gradient.version import VERSION
+from gradient.web.health import health_routes
+
+POOL_SIZE: Final = 8
+# Enough for transfers that are under way to end by themselves.
+HTTP_STOP_SECONDS: Final = 10
+# Topics after which a worker may be given something that it could not before.
+_WORK_TOPICS: Final = frozenset({"builds", "evaluations", EVERYTHING})
+
+log = structlog.get_logger(__name__)
+
+
+class Server:
+    """One server on one database.
+
+    `start` returns once it listens; `url` is then its address. `stop` drains it. `run` does both
+    and waits for SIGTERM or SIGINT between. The database (config.database.url) is migrated and
+    deployed already. Needs no Nix.
+    """
+
+    def __init__(self, config: Config, timing: Timing | None = None) -> None:
+        self._config = config
+        self._timing = timing or Timing()
+        self._dsn = config.database.url
+        self._stack = contextlib.AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
+        self._draining = False
+        self._address: tuple[str, int] | None = None
+        self._rules: Rules
+        self._sessions: Sessions
+        self._passes: Passes
+        self._instance: Instance
+        self.writer: GraphWriter
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and the port that the server really listens on."""
+        if self._address is None:
+            raise RuntimeError("the server does not listen yet")
+        return self._address
+
+    @property
+    def url(self) -> str:
+        """The server's address as a URL, without a slash at its end."""
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then stop; a second signal stops at once."""
+        loop = asyncio.get_running_loop()
+        interrupted = asyncio.Event()
+
+        def on_signal() -> None:
+            if self._stopping.is_set():
+                interrupted.set()
+            self._stopping.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            await self.start()
+            await self._stopping.wait()
+            stopping = asyncio.create_task(self.stop())
+            at_once = asyncio.create_task(interrupted.wait())
+            await asyncio.wait({stopping, at_once}, return_when=asyncio.FIRST_COMPLETED)
+            at_once.cancel()
+            if not stopping.done():
+                log.warning("stopped at once, on a second signal")
+                stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+            if stopping.done() and not stopping.cancelled():
+                stopping.result()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def start(self) -> None:
+        """Open everything, recover what was interrupted, and listen."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _start(self) -> None:
+        config, timing = self._config, self._timing
+        store = ObjectStore(config.object_store_url, config.object_store.options)
+        secrets = Secrets.from_state_dir(config.state_dir)
+        listening = _bind(config.listen.host, config.listen.port)
+        self._stack.callback(listening.close)
+        host, port = listening.getsockname()[:2]
+        self._address = (host, port)
+
+        pool: Pool = await self._stack.enter_async_context(
+            open_pool(self._dsn, name="gradient server", max_size=POOL_SIZE)
+        )
+        self._rules = Rules(pool)
+        self.writer = GraphWriter(self._dsn, budget=timing.graph_budget)
+        await self.writer.start()
+        self._stack.push_async_callback(self.writer.close)
+
+        self._instance = Instance(
+            config.instance, self.url, self._dsn, self._rules, self.writer, timing.renewal
+        )
+        self._stack.push_async_callback(self._instance.release)
+        await self._instance.take()
+
+        context = CacheContext(pool, store, self.writer.commit_nar, secrets)
+        self._stack.callback(context.close)
+        self._sessions = Sessions(
+            config.instance,
+            SessionParts(
+                rules=self._rules,
+                writer=self.writer,
+                store=store,
+                timing=timing,
+                may_assign=lambda: self._instance.held,
+            ),
+        )
+        catalog = ServerPasses(
+            config.instance,
+            self._dsn,
+            self._rules,
+            self.writer,
+            self._sessions,
+            context.database,
+            store,
+        ).catalog(timing)
+        self._passes = Passes(
+            config.instance, self._rules, timing, catalog, lambda: self._instance.held
+        )
+
+        async def proto(websocket: WebSocket) -> None:
+            await self._sessions.serve(websocket)
+
+        routes: list[BaseRoute] = [
+            WebSocketRoute("/proto", proto),
+            *health_routes(pool, self.writer, store, self._not_serving),
+            *cache_routes(context),
+        ]
+        self._spawn(self._passes.run(), "passes")
+        self._spawn(listen(self._dsn, self._on_topic), "listener")
+        self._spawn(self._instance.watch(self._fence, self._regained), "instance")
+        await self._listen(Starlette(routes=routes), listening)
+        log.info("server listens", url=self.url, instance=config.instance, version=VERSION)
+
+    async def stop(self, reason: str = "the server stops") -> None:
+        """Drain: no more jobs, sessions end when idle, the graph writer is flushed last."""
+        if self._address is not None and not self._draining:
+            self._draining = True
+            log.info("server stops", reason=reason)
+            try:
+                async with asyncio.timeout(5):
+                    await self._rules.value("scheduler.instance_draining", self._config.instance)
+            except (psycopg.Error, PoolTimeout, GradientError, TimeoutError) as error:
+                log.warning("drain not recorded", error=str(error))
+            await self._sessions.drain(reason, self._timing.drain)
+        await self._close()
+        log.info("server stopped")
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        await self._stack.aclose()
+
+    # Parts --------------------------------------------------------------------------------------
+
+    async def _listen(self, app: Starlette, listening: socket.socket) -> None:
+        server = _Http(
+            uvicorn.Config(
+                app,
+                ws="websockets-sansio",
+                ws_max_size=MAX_FRAME_BYTES,
+                # Our own heartbeat tells who is alive; the library's would cut a session whose
+                # reading has stopped.
+                ws_ping_interval=None,
+                ws_ping_timeout=None,
+                ws_per_message_deflate=False,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=HTTP_STOP_SECONDS,
+            )
+        )
+        serving = asyncio.create_task(server.serve([listening]), name="http")
+
+        async def hang_up() -> None:
+            server.should_exit = True
+            await serving
+
+        self._stack.push_async_callback(hang_up)
+        while not server.started:
+            if serving.done():
+                serving.result()
+                raise RuntimeError("the HTTP server ended before it listened")
+            await asyncio.sleep(0.01)
+
+    def _spawn(self, coroutine: asyncio._CoroutineLike[None], name: str) -> None:
+        task = asyncio.create_task(coroutine, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A part that ends by itself is a fault: the server stops, for its supervisor to see."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a part of the server failed", part=task.get_name(), exc_info=error)
+            self._stopping.set()
+
+    def _on_topic(self, topic: str) -> None:
+        if topic in _WORK_TOPICS:
+            self._sessions.wake()
+        self._passes.kick(topic)
+
+    def _fence(self) -> None:
+        self._sessions.close_all("this server has lost the database")
+
+    def _regained(self) -> None:
+        self._on_topic(EVERYTHING)
+
+    def _not_serving(self) -> str | None:
+        if self._draining:
+            return "the server is stopping"
+        if not self._instance.held:
+            return "the instance lock is lost; passes and assignments wait for it"
+        return None
+
+
+class _Http(uvicorn.Server):
+    """uvicorn without its signal handlers: the server stops in its own order."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(2048)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening

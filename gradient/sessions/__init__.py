@@ -1,0 +1,1 @@
+"""One session for each connected worker: frames in, calls of the rules, frames out."""
