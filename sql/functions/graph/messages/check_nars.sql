@@ -55,7 +55,7 @@ begin
       end
     union all
     select n.path, n.assignment, format('it is backed by a NAR with hash %s', c.nar_hash), 'GR007'
-    from jsonb_to_recordset(p_nars) as n (path text, nar_hash text)
+    from jsonb_to_recordset(p_nars) as n (path text, nar_hash text, assignment bigint)
     join gradient.cached_path c on c.hash = substr(n.path, 12, 32)
     where c.nar_hash <> n.nar_hash or c.package <> substr(n.path, 45)
     union all
