@@ -43,6 +43,7 @@ from gradient.errors import (
     OverLimitError,
     StaleAssignmentError,
 )
+from gradient.graph.writer import GraphTimeoutError, WriterClosedError
 from gradient.secrets import SecretError
 
 MAX_NARINFO_BYTES: Final = 4 * 1024 * 1024
@@ -55,6 +56,9 @@ _STATUS: Final[dict[type[GradientError], int]] = {
     ConflictError: 409,
     OverLimitError: 413,
 }
+
+# Nobody's fault: the client keeps what it has and tries again.
+_AWAY: Final = (DatabaseAwayError, StoreUnavailableError, GraphTimeoutError, WriterClosedError)
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -106,7 +110,7 @@ async def _answer(handler: Handler, context: CacheContext, request: Request) -> 
     except ObjectMissingError as error:
         _log.error("object_missing", path=request.url.path, error=str(error))
         return PlainTextResponse(f"{error}\n", 404)
-    except (DatabaseAwayError, StoreUnavailableError) as error:
+    except _AWAY as error:
         _log.warning("cache_unavailable", path=request.url.path, error=str(error))
         return PlainTextResponse(f"{error}; try again later\n", 503, {"Retry-After": "5"})
     except ClientDisconnect:
@@ -304,7 +308,7 @@ def _nar(info: NarInfo, measured: Measured) -> dict[str, Any]:
 async def _cache_info(context: CacheContext, request: Request) -> Response:
     view = await _open(context, request, to_write=False)
     text = f"StoreDir: {STORE_DIR}\nWantMassQuery: 1\nPriority: {view.priority}\n"
-    return Response(text, media_type="text/x-nix-cache-info")
+    return Response(text, headers={"Content-Type": "text/x-nix-cache-info"})
 
 
 async def _get_narinfo(context: CacheContext, request: Request) -> Response:
@@ -313,7 +317,7 @@ async def _get_narinfo(context: CacheContext, request: Request) -> Response:
     text = await view.narinfo(hash_part) if is_hash_part(hash_part) else None
     if text is None:
         raise _RefusedError(404, f"no path {hash_part} is served here")
-    return Response(text, media_type="text/x-nix-narinfo")
+    return Response(text, headers={"Content-Type": "text/x-nix-narinfo"})
 
 
 async def _get_nar(context: CacheContext, request: Request) -> Response:
