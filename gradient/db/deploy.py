@@ -28,7 +28,8 @@ from gradient.db.lock import deploy_lock
 from gradient.db.migrate import applied_names, migrate_locked
 from gradient.db.roles import DEFAULT_PREFIX, Roles, ensure_roles, grant, take_ownership
 from gradient.db.settings import apply_database_settings
-from gradient.db.source import SCHEMAS, Kind, SqlFile, Statement, read_functions
+from gradient.db.source import SCHEMAS, Kind, SqlFile, read_functions
+from gradient.db.units import Unit, units
 
 # Raised when the deployer itself works differently, so that everything is deployed again.
 DEPLOYER_VERSION = 1
@@ -67,21 +68,6 @@ class DeployReport:
     created: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-
-@dataclass
-class _Unit:
-    """Everything that makes one named object: a function's overloads, one view, one trigger."""
-
-    kind: Kind
-    name: str
-    file: SqlFile
-    statements: list[Statement] = field(default_factory=list)
-
-    @property
-    def sha256(self) -> str:
-        text = "\n".join(statement.text for statement in self.statements)
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def upgrade(dsn: str, root: Path, *, role_prefix: str = DEFAULT_PREFIX) -> DeployReport:
@@ -154,18 +140,6 @@ def _retrying(attempt: Callable[[], _Result]) -> _Result:
     raise AssertionError("unreachable")
 
 
-def _units(files: Iterable[SqlFile]) -> list[_Unit]:
-    """Every object of the folder, functions first, then views, then triggers."""
-    units: dict[tuple[Kind, str], _Unit] = {}
-    for file in files:
-        for statement in file.statements:
-            if statement.kind is not Kind.COMMENT:
-                key = (statement.kind, statement.name)
-                units.setdefault(key, _Unit(*key, file)).statements.append(statement)
-    order = [Kind.FUNCTION, Kind.VIEW, Kind.TRIGGER]
-    return sorted(units.values(), key=lambda unit: (order.index(unit.kind), unit.file.path))
-
-
 class _Deployment:
     """One attempt at the deployment's transaction."""
 
@@ -176,7 +150,7 @@ class _Deployment:
         self.files = files
         self.roles = roles
         self.digest = digest
-        self.units = _units(files)
+        self.units = units(files)
         self.created: set[str] = set()
         self.dropped: set[str] = set()
 
@@ -211,12 +185,12 @@ class _Deployment:
             by_name[found.kind, found.name].append(found)
         return by_name
 
-    def _stale_units(self, remembered: Any) -> list[_Unit]:
+    def _stale_units(self, remembered: Any) -> list[Unit]:
         """The units whose text changed, or whose object is missing or was changed by hand."""
         found = self._found()
         return [unit for unit in self.units if not self._stands(unit, found, remembered)]
 
-    def _stands(self, unit: _Unit, found: Any, remembered: Any) -> bool:
+    def _stands(self, unit: Unit, found: Any, remembered: Any) -> bool:
         present: list[Found] = found.get((unit.kind, unit.name), [])
         rows: list[Remembered | None] = [remembered.get(entry.key) for entry in present]
         return bool(present) and all(
@@ -264,7 +238,7 @@ class _Deployment:
         ).fetchone()
         return bool(row and row[0])
 
-    def _create(self, stale: list[_Unit]) -> None:
+    def _create(self, stale: list[Unit]) -> None:
         """Create the units, and again those that a CASCADE took away meanwhile."""
         for _ in range(5):
             if not stale:
@@ -276,10 +250,10 @@ class _Deployment:
             f"cannot settle: {', '.join(unit.name for unit in stale)} vanish with each other"
         )
 
-    def _create_in_rounds(self, units: list[_Unit]) -> None:
+    def _create_in_rounds(self, units: list[Unit]) -> None:
         waiting = units
         while waiting:
-            blocked: list[tuple[_Unit, psycopg.Error]] = []
+            blocked: list[tuple[Unit, psycopg.Error]] = []
             for unit in waiting:
                 try:
                     with self.conn.transaction():
@@ -295,7 +269,7 @@ class _Deployment:
                 raise DeployError(f"{unit.file.path}: {unit.name}: {reason}") from reason
             waiting = [unit for unit, _ in blocked]
 
-    def _create_unit(self, unit: _Unit) -> None:
+    def _create_unit(self, unit: Unit) -> None:
         before = catalog.versions(self.conn, unit.kind, unit.name)
         try:
             with self.conn.transaction():
@@ -310,7 +284,7 @@ class _Deployment:
                 self._drop(unit.kind, identity)
         self.created.add(unit.name)
 
-    def _execute(self, unit: _Unit) -> None:
+    def _execute(self, unit: Unit) -> None:
         for statement in unit.statements:
             self._run(statement.text)
 

@@ -10,7 +10,6 @@ a killed process, is cleared by whoever holds ours.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import psycopg
 from psycopg import sql
 from yoyo import read_migrations
 from yoyo.backends.core.postgresql import PostgresqlPsycopgBackend
-from yoyo.migrations import Migration, default_migration_table
+from yoyo.migrations import Migration, MigrationList, default_migration_table
 
 from gradient.db.lock import deploy_lock, maintenance_connection
 
@@ -94,8 +93,15 @@ def migrate(dsn: str, root: Path) -> list[str]:
 def migrate_locked(conn: psycopg.Connection[Any], dsn: str, root: Path) -> list[str]:
     """`migrate` for a caller that holds the deployers' lock on `conn`."""
     _ensure_bookkeeping_schema(conn)
+    migrations = _read(root)
+    unknown = applied_names(conn) - {str(migration.id) for migration in migrations}
+    if unknown:
+        raise MigrationError(
+            f"this database has migrations that this version does not know: "
+            f"{', '.join(sorted(unknown))}; use the version of Gradient that applied them, or newer"
+        )
     with _backend(dsn) as backend:
-        outstanding = list(backend.to_apply(_read(root)))
+        outstanding = list(backend.to_apply(migrations))
         for migration in outstanding:
             backend.apply_one(migration)
         return [str(migration.id) for migration in outstanding]
@@ -153,7 +159,7 @@ def _ensure_bookkeeping_schema(conn: psycopg.Connection[Any]) -> None:
         conn.execute(sql.SQL("create schema {}").format(sql.Identifier(BOOKKEEPING_SCHEMA)))
 
 
-def _read(root: Path) -> Iterable[Migration]:
+def _read(root: Path) -> MigrationList:
     folder = root / "migrations"
     for path in sorted(folder.glob("*.sql")):
         name = path.name.replace(".rollback.sql", ".sql")
@@ -162,5 +168,4 @@ def _read(root: Path) -> Iterable[Migration]:
         for needed in (path.with_name(name), path.with_name(name[:-4] + ".rollback.sql")):
             if not needed.exists():
                 raise MigrationError(f"{path.name}: {needed.name} is missing")
-    migrations: Iterable[Migration] = read_migrations(str(folder))
-    return migrations
+    return read_migrations(str(folder))

@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+from gradient.db.catalog import objects
 from gradient.db.deploy import DeployError, DeployReport, deploy, remove, upgrade
-from gradient.db.source import SourceError
+from gradient.db.script import script
+from gradient.db.source import SourceError, sql_root
 from gradient.db.verify import verify
 from tests.support.database import Database
 from tests.support.sql_folder import SqlFolder
@@ -261,6 +263,32 @@ def test_overloads_in_two_files_are_refused(empty_db: Database, folder: SqlFolde
     folder.function("graph/add_long.sql", ADD.replace("int", "bigint"))
     with pytest.raises(SourceError, match=r"graph\.add is declared in graph/add\.sql too"):
         upgrade(empty_db.dsn, folder.root)
+
+
+def test_views_that_need_each_other_are_refused(empty_db: Database, folder: SqlFolder) -> None:
+    folder.function("operator/a.sql", "create view gradient.a as select * from gradient.b;")
+    folder.function("operator/b.sql", "create view gradient.b as select * from gradient.a;")
+    with pytest.raises(SourceError, match="need each other"):
+        upgrade(empty_db.dsn, folder.root)
+
+
+def test_the_printed_script_makes_what_the_deployer_makes(pg_server: str) -> None:
+    def made(database: Database) -> set[tuple[str, str, str]]:
+        conn = database.connect()
+        conn.execute("set search_path = pg_catalog")
+        return {(found.kind, found.identity, found.fingerprint) for found in objects(conn)}
+
+    with Database.empty(pg_server) as printed, Database.empty(pg_server) as deployed:
+        upgrade(deployed.dsn, sql_root())
+        conn = printed.connect(autocommit=False)
+        # The roles of the cluster are there already; another prefix makes them anew.
+        conn.execute(script(sql_root(), role_prefix="printed").encode())
+        conn.execute("set role printed_server")
+        conn.execute("select * from gradient.deployment")
+        conn.execute("reset role")
+        conn.execute("set search_path = pg_catalog")
+        assert {(f.kind, f.identity, f.fingerprint) for f in objects(conn)} == made(deployed)
+        conn.rollback()
 
 
 def test_a_deployment_steps_aside_for_a_busy_table_and_comes_back(

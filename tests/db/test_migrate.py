@@ -113,6 +113,17 @@ def test_a_migrator_killed_in_the_middle_is_simply_run_again(
     assert migrate(empty_db.dsn, folder.root) == ["0002.slow"]
 
 
+def test_an_older_version_leaves_a_newer_database_alone(
+    empty_db: Database, folder: SqlFolder
+) -> None:
+    folder.migration("0002.newer", "create table gradient.newer (id int);", "select 1;")
+    upgrade(empty_db.dsn, folder.root)
+    for half in ("0002.newer.sql", "0002.newer.rollback.sql"):
+        (folder.root / "migrations" / half).unlink()
+    with pytest.raises(MigrationError, match=r"does not know: 0002\.newer"):
+        upgrade(empty_db.dsn, folder.root)
+
+
 def test_a_migration_is_marked_in_the_transaction_that_runs_it(
     empty_db: Database, folder: SqlFolder
 ) -> None:
