@@ -10,8 +10,8 @@ Nothing above this package starts Nix or git, or knows their formats. Leaves fir
     serve        one long-lived `nix-store --serve --write`
     classify     what the end of a build means
     building     a build slot: limits, stop, replacement of a broken store process
-    fetching     a clone of a commit in the store, with its flake inputs
+    flake        a commit of a repository in the store, with its flake inputs
     patterns     attribute patterns
-    evaluation   attributes to `.drv` paths
+    evaluate     attributes to `.drv` paths
     check        is this machine fit to be a worker
 """

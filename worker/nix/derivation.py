@@ -24,6 +24,7 @@ from worker.nix.store_path import (
     InvalidStorePathError,
     check_store_name,
     parse_store_path,
+    text_path,
 )
 
 
@@ -177,6 +178,24 @@ def parse_derivation(data: bytes) -> Derivation:
         InvalidDerivationError: it is not exactly one well-formed derivation.
     """
     return _Parser(data).derivation()
+
+
+def read_derivation(path: str, data: bytes) -> Derivation:
+    """Read a `.drv` that came from elsewhere and prove that it is the one that `path` names.
+
+    A `.drv`'s store path is a hash of its text, so a damaged or exchanged one is found.
+
+    Parameters:
+        path: the full store path.
+
+    Raises:
+        InvalidDerivationError: it is malformed, or another derivation.
+    """
+    derivation = parse_derivation(data)
+    name = parse_store_path(path).name
+    if text_path(name, data, {*derivation.input_drvs, *derivation.input_srcs}) != path:
+        raise InvalidDerivationError(f"{path}: the content is not what its path names")
+    return derivation
 
 
 def write_derivation(derivation: Derivation) -> bytes:

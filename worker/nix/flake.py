@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import json
 import re
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -23,10 +23,21 @@ from typing import Any, Final
 
 from worker.nix import processes
 from worker.nix.errors import NixError
-from worker.nix.settings import NixSettings
+from worker.nix.settings import TRACE_HINT, NixSettings
 from worker.nix.store_path import parse_store_path
 
 FETCH_SECONDS: Final = 1800.0
+_GIT_CONFIG: Final = """\
+# Repositories of other owners are read, never run; git's refusal protects who works in one.
+[safe]
+	directory = *
+[core]
+	autocrlf = false
+[gc]
+	autoDetach = false
+"""
+# Two fetches into one clone would take each other's FETCH_HEAD.
+_CLONE_LOCKS: Final[dict[Path, asyncio.Lock]] = {}
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _CHECK_FLAKE = """
   let
@@ -115,10 +126,13 @@ async def fetch_repository(
     try:
         async with asyncio.timeout(seconds):
             async with _git_environment(settings, ssh_key) as env:
-                folder = await _own_clone(settings, url, env)
-                commit = await _fetch_commit(folder, url, revision, env)
-                message, author = await _describe(folder, commit, env)
-                path = await _export(settings, folder, commit, env)
+                folder = _clone_folder(settings, url)
+                async with _CLONE_LOCKS.setdefault(folder, asyncio.Lock()):
+                    if not await asyncio.to_thread((folder / "HEAD").exists):
+                        await _make_clone(folder, env)
+                    commit = await _fetch_commit(folder, url, revision, env)
+                    message, author = await _describe(folder, commit, env)
+                    path = await _export(settings, folder, commit, env)
                 source = FlakeSource(path, commit, frozenset(), message, author)
                 return await with_inputs(settings, source, environment=env)
     except TimeoutError:
@@ -139,7 +153,8 @@ async def with_inputs(
         InvalidFlakeError, UnlockedFlakeError, InputFetchError: see the classes.
     """
     env = environment or settings.environment()
-    await _check_flake(source, env)
+    if not await _check_flake(source, env):
+        return dataclasses.replace(source, inputs=frozenset())
     done = await processes.run(
         ["nix", "flake", "archive", "--json", "--no-update-lock-file", source.flake_ref], env=env
     )
@@ -149,24 +164,22 @@ async def with_inputs(
             raise UnlockedFlakeError(
                 "flake.lock does not match flake.nix: run `nix flake lock` and commit flake.lock"
             )
-        if "error: syntax error" in text or "flake.nix" in text and "undefined variable" in text:
+        if "error: syntax error" in text or ("flake.nix" in text and "undefined variable" in text):
             raise InvalidFlakeError(f"flake.nix cannot be read: {_without_prefix(text)}")
         raise InputFetchError(f"the inputs of the flake cannot be fetched: {_without_prefix(text)}")
     found: set[str] = set()
     _collect_inputs(json.loads(done.stdout), found)
-    return FlakeSource(
-        path=source.path,
-        revision=source.revision,
-        inputs=frozenset(found - {source.path}),
-        commit_message=source.commit_message,
-        commit_author=source.commit_author,
-    )
+    return dataclasses.replace(source, inputs=frozenset(found - {source.path}))
 
 
-async def _check_flake(source: FlakeSource, env: Mapping[str, str]) -> None:
-    """Refuse what `nix flake archive` would try to resolve by itself, before it tries."""
+async def _check_flake(source: FlakeSource, env: Mapping[str, str]) -> bool:
+    """Refuse what `nix flake archive` would try to resolve by itself, before it tries.
+
+    Returns:
+        Whether the flake has inputs.
+    """
     parse_store_path(source.path)
-    if not Path(source.path, "flake.nix").is_file():
+    if not await asyncio.to_thread(Path(source.path, "flake.nix").is_file):
         raise InvalidFlakeError("the source has no flake.nix at its root")
     expression = _CHECK_FLAKE.replace("{path}", json.dumps(source.path))
     done = await processes.run(
@@ -181,7 +194,7 @@ async def _check_flake(source: FlakeSource, env: Mapping[str, str]) -> None:
         raise InvalidFlakeError("flake.nix has no function `outputs`")
     inputs = set(flake["inputs"]) - {"self"}
     if not inputs:
-        return
+        return False
     if flake["lock"] is None:
         raise UnlockedFlakeError(
             f"the flake has inputs ({', '.join(sorted(inputs))}) but no flake.lock: "
@@ -197,6 +210,7 @@ async def _check_flake(source: FlakeSource, env: Mapping[str, str]) -> None:
             f"flake.lock does not pin {', '.join(sorted(missing))}: "
             "run `nix flake lock` and commit flake.lock"
         )
+    return True
 
 
 def _collect_inputs(archive: Mapping[str, Any], found: set[str]) -> None:
@@ -228,8 +242,7 @@ async def _git_environment(
     """Git on its own: no user's configuration, no prompts, no transport that runs commands."""
     env = settings.environment()
     git_config = settings.state_dir / "config" / "gitconfig"
-    # Repositories of other owners are read, never run: git's refusal protects who works in one.
-    git_config.write_text("[safe]\n\tdirectory = *\n[core]\n\tautocrlf = false\n")
+    git_config.write_text(_GIT_CONFIG)
     env["GIT_CONFIG_GLOBAL"] = str(git_config)
     env["GIT_ALLOW_PROTOCOL"] = "file:git:http:https:ssh"
     ssh = [
@@ -237,15 +250,20 @@ async def _git_environment(
         "-o BatchMode=yes",
         "-o StrictHostKeyChecking=accept-new",
         "-o ConnectTimeout=30",
+        f"-o UserKnownHostsFile={settings.state_dir / 'known_hosts'}",
     ]
     with tempfile.TemporaryDirectory(prefix="gradient-ssh-") as folder:
         if ssh_key is not None:
-            key_file = Path(folder, "key")
-            key_file.touch(mode=0o600)
-            key_file.write_text(ssh_key.rstrip("\n") + "\n")
-            ssh += [f"-i {key_file}", "-o IdentitiesOnly=yes"]
+            ssh += [f"-i {_write_key(Path(folder), ssh_key)}", "-o IdentitiesOnly=yes"]
         env["GIT_SSH_COMMAND"] = " ".join(ssh)
         yield env
+
+
+def _write_key(folder: Path, ssh_key: str) -> Path:
+    key_file = folder / "key"
+    key_file.touch(mode=0o600)
+    key_file.write_text(ssh_key.rstrip("\n") + "\n")
+    return key_file
 
 
 async def _git(
@@ -257,16 +275,17 @@ async def _git(
     return done
 
 
-async def _own_clone(settings: NixSettings, url: str, env: Mapping[str, str]) -> Path:
-    """The worker's bare repository for a URL, made when it is missing."""
-    name = hashlib.sha256(url.encode()).hexdigest()[:32]
-    folder = settings.state_dir / "git" / name
-    if not (folder / "HEAD").exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        done = await _git(["init", "--quiet", "--bare", str(folder)], env)
-        if done.returncode != 0:
-            raise FetchError(f"cannot make a clone in {folder}: {done.error_text}")
+def _clone_folder(settings: NixSettings, url: str) -> Path:
+    """Where the worker's bare repository for a URL lies."""
+    folder = settings.state_dir / "git" / hashlib.sha256(url.encode()).hexdigest()[:32]
+    folder.parent.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+async def _make_clone(folder: Path, env: Mapping[str, str]) -> None:
+    done = await _git(["init", "--quiet", "--bare", str(folder)], env)
+    if done.returncode != 0:
+        raise FetchError(f"cannot make a clone in {folder}: {done.error_text}")
 
 
 async def _fetch_commit(
@@ -314,8 +333,9 @@ def _fetch_arguments(url: str, *what: str) -> list[str]:
 
 
 def _cannot_read(url: str, done: processes.Completed) -> UnknownRepositoryError:
+    reason = done.error_text.partition("\nPlease make sure")[0]
     return UnknownRepositoryError(
-        f"the repository {_shown(url)} cannot be read: {_shown(_without_prefix(done.error_text))}"
+        f"the repository {_shown(url)} cannot be read: {_shown(_without_prefix(reason))}"
     )
 
 
@@ -335,23 +355,24 @@ async def _export(settings: NixSettings, folder: Path, commit: str, env: Mapping
     scratch = settings.state_dir / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch, prefix="export-") as name:
-        archive, tree = Path(name, "archive.tar"), Path(name, "source")
-        tree.mkdir()
-        done = await _git(["archive", "--format=tar", f"--output={archive}", commit], env, folder)
+        archive, tree = f"{name}/archive.tar", f"{name}/source"
+        done = await _git(
+            ["archive", "--format=tar", "--prefix=source/", f"--output={archive}", commit],
+            env,
+            folder,
+        )
         if done.returncode == 0:
             tar = ["tar", "--extract", "--no-same-owner", f"--file={archive}"]
-            done = await processes.run(tar, env=env, cwd=tree)
+            done = await processes.run(tar, env=env, cwd=name)
         if done.returncode != 0:
             raise FetchError(f"cannot export the commit {commit}: {done.error_text}")
-        archive.unlink()
-        done = await processes.run(["nix-store", "--add", str(tree)], env=env)
+        done = await processes.run(["nix-store", "--add", tree], env=env)
         if done.returncode != 0:
             raise FetchError(f"cannot add the source to the store: {done.error_text}")
-        await asyncio.to_thread(shutil.rmtree, tree)
     path = done.stdout.decode().strip()
     parse_store_path(path)
     return path
 
 
 def _without_prefix(text: str) -> str:
-    return text.removeprefix("error: ").removeprefix("fatal: ").strip()
+    return text.removeprefix("error: ").removeprefix("fatal: ").removesuffix(TRACE_HINT).strip()

@@ -19,6 +19,8 @@ from worker.nix import processes
 from worker.nix.errors import NixError
 
 OLDEST_NIX: Final = (2, 8)
+# What Nix 2.8 ends an evaluation error with: advice for a command line that nobody typed.
+TRACE_HINT: Final = "(use '--show-trace' to show detailed location information)"
 
 _INHERITED: Final = (
     "PATH",

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -101,6 +103,21 @@ def is_store_path(path: str) -> bool:
 def hash_part(path: str) -> str:
     """The 32 characters that name a store path in a binary cache."""
     return parse_store_path(path).hash_part
+
+
+def text_path(name: str, content: bytes, references: Iterable[str]) -> str:
+    """The store path of a text file that Nix made itself, such as a `.drv`.
+
+    Parameters:
+        references: the store paths that it refers to.
+    """
+    kind = ":".join(["text", *sorted(references)])
+    inner = hashlib.sha256(content).hexdigest()
+    digest = hashlib.sha256(f"{kind}:sha256:{inner}:{STORE_DIR}:{name}".encode()).digest()
+    folded = bytearray(20)
+    for index, byte in enumerate(digest):
+        folded[index % 20] ^= byte
+    return f"{STORE_DIR}/{nix32_encode(bytes(folded))}-{check_store_name(name)}"
 
 
 def nix32_encode(data: bytes) -> str:
