@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
@@ -17,7 +16,8 @@ from gradient.db import verify as verifier
 from gradient.db.deploy import DeployReport
 from gradient.db.lock import maintenance_connection
 from gradient.db.settings import complaints
-from gradient.db.source import read_functions, sql_root
+from gradient.db.script import script
+from gradient.db.source import sql_root
 
 
 @click.group()
@@ -107,28 +107,17 @@ def status(context: Context, *, as_json: bool) -> None:
 
 
 @db.command()
-@click.option("--migrations", "with_migrations", is_flag=True, help="Print the tables as well.")
-def sql(*, with_migrations: bool) -> None:
-    """Print the SQL that a deployment would run, for a DBA to read first.
+@pass_context
+def sql(context: Context) -> None:
+    """Print everything that a deployment makes, for a DBA to read first.
 
-    Needs no database.
+    One script, in an order that psql can run on an empty database; needs no database itself.
 
     \b
     Examples:
       gradient db sql | less
-      gradient db sql --migrations > gradient.sql
     """
-    root = sql_root()
-    if with_migrations:
-        for path in sorted((root / "migrations").glob("*.sql")):
-            if not path.name.endswith(".rollback.sql"):
-                _print_file(path.relative_to(root), path.read_text(encoding="utf-8"))
-    for file in read_functions(root):
-        _print_file(Path("functions") / file.path, file.text)
-
-
-def _print_file(path: Path, text: str) -> None:
-    click.echo(f"-- {'-' * 20} {path}\n\n{text.rstrip()}\n")
+    click.echo(script(sql_root(), role_prefix=context.config.database.role_prefix), nl=False)
 
 
 @db.command()
@@ -157,6 +146,6 @@ def verify(context: Context, *, as_json: bool) -> None:
         for text in settings:
             note(f"setting: {text}")
         if drifts:
-            note("gradient db migrate brings these to this version")
+            note("gradient db deploy --force brings these to this version")
     if drifts:
         sys.exit(REFUSED)
