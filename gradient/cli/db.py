@@ -15,8 +15,8 @@ from gradient.db import migrate as migrations
 from gradient.db import verify as verifier
 from gradient.db.deploy import DeployReport
 from gradient.db.lock import maintenance_connection
-from gradient.db.settings import complaints
 from gradient.db.script import script
+from gradient.db.settings import complaints
 from gradient.db.source import sql_root
 
 
