@@ -27,11 +27,12 @@ _LOCKING = re.compile(
     r"|\bfor\s+(?:no\s+key\s+)?(?:update|share)\b|\bfor\s+key\s+share\b",
     re.IGNORECASE,
 )
-# The parser knows no catalog, hence no type of ours; what a variable's type is does not
-# matter to the rules.
+# PL/pgSQL's parser knows no catalog here, hence no type of ours; what the type of a variable
+# is does not matter to the rules.
 _OWN_ROWS = re.compile(r"\b(?:gradient|graph|scheduler)\.\w+%rowtype", re.IGNORECASE)
 _OWN_TYPES = re.compile(
-    r"\b(?:gradient|graph|scheduler)\.\w+(?:\.\w+%type)?(?=(?:\[\])?\s*(?:;|:=|,|\)|default\b|as\b))",
+    r"(?<!function )(?<!procedure )\b(?:gradient|graph|scheduler)\.\w+(?:\.\w+%type)?"
+    r"(?=(?:\[\])?\s*(?:;|:=|,|\)|[a-z]))",
     re.IGNORECASE,
 )
 _DECLARATIONS = re.compile(r"\A[^$]*\$|\bdeclare\b.*?\bbegin\b", re.IGNORECASE | re.DOTALL)
