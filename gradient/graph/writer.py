@@ -94,6 +94,10 @@ class WriterHealth:
     queued: int
 
 
+class _OutageError(Exception):
+    """The database is away: nobody fails, the work is kept."""
+
+
 class _Kind(StrEnum):
     BATCH = "batch"
     NAR = "nar"
@@ -110,6 +114,8 @@ class _Entry:
     evaluation: int = 0
     function: str = ""
     arguments: Sequence[Any] = ()
+    # Written however long it takes: without it an incomplete graph would look complete.
+    must: bool = False
 
     def succeed(self, report: Any) -> None:
         if not self.done.done():
@@ -302,7 +308,7 @@ class GraphWriter:
                     await self._turn(self._take())
                     backoff = FIRST_BACKOFF_SECONDS
                 return
-            except psycopg.Error as error:
+            except _OutageError as error:
                 self._failures[Failure.OUTAGE] += 1
                 self._outage = f"the graph writer has no database: {error}".strip()
                 log.warning(
@@ -330,12 +336,16 @@ class GraphWriter:
         """One transaction and its replies. An outage puts the work back and is raised."""
         try:
             outcome = await self._transact(taken)
+        except _OutageError:
+            self._put_back(taken)
+            raise
         except psycopg.Error as error:
-            if classify(error) is Failure.OUTAGE:
-                self._put_back(taken)
-                raise
             outcome = self._failed(taken, from_database(error) or error)
         except Exception as error:  # ours or a fault of ours: its callers hear of it
+            if taken[0].must and isinstance(error, GraphTimeoutError):
+                log.warning("graph transaction is tried again", error=str(error))
+                self._put_back(taken)
+                return
             outcome = self._failed(taken, error)
         except BaseException:
             self._put_back(taken)
@@ -375,6 +385,7 @@ class GraphWriter:
             done=done,
             function="graph.fail_evaluation",
             arguments=(batch.evaluation, str(error), FAILED_BATCH_SOURCE),
+            must=True,
         )
 
     # Transactions -------------------------------------------------------------------------------
@@ -404,8 +415,9 @@ class GraphWriter:
                     self._failures["budget"] += 1
                     raise GraphTimeoutError(self._budget) from error
                 kind = _kind(error)
-                if kind is not Failure.OUTAGE:
-                    self._failures[kind] += 1
+                if kind is Failure.OUTAGE:
+                    raise _OutageError(str(error)) from error
+                self._failures[kind] += 1
                 if kind is not Failure.CONFLICT or attempt == ATTEMPTS:
                     raise
                 log.info("graph transaction is tried again", error=str(error), attempt=attempt)
@@ -451,9 +463,13 @@ class GraphWriter:
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = await connect(self._dsn, name="gradient writer")
-            # The turn may be held for long; the transaction's budget is the only limit.
-            await self._connection.execute("set lock_timeout = 0")
+            # Whatever keeps the writer from connecting is nobody's content.
+            try:
+                self._connection = await connect(self._dsn, name="gradient writer")
+                # The turn may be held for long; the transaction's budget is the only limit.
+                await self._connection.execute("set lock_timeout = 0")
+            except psycopg.Error as error:
+                raise _OutageError(str(error)) from error
             self._outage = None
         return self._connection
 
