@@ -5,7 +5,7 @@
 -- queued again. Interrupted work is never failed work. A worker that comes back with one of these
 -- jobs is told to stop it. An assignment whose worker meanwhile went on with another server is not
 -- this one's any more.
--- Locks: the turn; the caller holds the lock of the instance. Kicks: builds, evaluations, waiting.
+-- Locks: the turn, worker_connection rows by worker; the caller holds the lock of the instance. Kicks: builds, evaluations, waiting.
 -- Returns: {assignments, builds, evaluations, workers}.
 -- Execute: server, operator
 
@@ -28,6 +28,9 @@ begin
   perform graph.take_turn();
 
   -- First the connections: after this nothing more is assigned through them.
+  perform from gradient.worker_connection w
+  where w.instance = p_instance and w.disconnected_at is null
+  order by w.worker_id for no key update;
   update gradient.worker_connection w
   set disconnected_at = gradient.current_time()
   where w.instance = p_instance

@@ -2,7 +2,7 @@
 -- A connected worker of a team serves what the team's grants say now: its token was that of the
 -- team, so that a project granted later needs no new session. A project worker's tokens are checked
 -- when it connects, and only then.
--- Locks: worker_connection rows. Kicks: builds and evaluations when something changed.
+-- Locks: worker_connection rows by worker. Kicks: builds and evaluations when something changed.
 
 create function scheduler.refresh_team_projects()
   returns void
@@ -10,6 +10,7 @@ create function scheduler.refresh_team_projects()
   set search_path = pg_catalog, pg_temp
 as $$
 begin
+  perform from gradient.worker_connection c order by c.worker_id for no key update;
   update gradient.worker_connection c
   set projects = g.projects
   from (

@@ -1,7 +1,9 @@
 -- Brings ready_build to its truth for the given shared builds, in the transaction that moved them.
 -- A row that appears, or appears again, gets a new offer generation, so that every worker is
 -- offered it again.
--- Locks: the ready rows. Returns: nothing. Kicks builds when something became ready.
+-- Locks: the queued ones of the shared builds, by derivation, since a claim that is under way holds
+-- them: whether they are handed out is read after the wait. Then the ready rows.
+-- Returns: nothing. Kicks builds when something became ready.
 create or replace function graph.sync_ready(p_ids bigint[])
   returns void
   language plpgsql volatile
@@ -12,6 +14,10 @@ begin
   if cardinality(p_ids) is null or cardinality(p_ids) = 0 then
     return;
   end if;
+  perform from gradient.derivation_build b
+  where b.derivation = any (p_ids) and b.status = 'Queued'
+  order by b.derivation for no key update;
+
   delete from gradient.ready_build r
   where r.derivation_build = any (p_ids)
     and (r.derivation_build, r.project) not in (
