@@ -1,0 +1,179 @@
+"""A build job: inputs from the cache, the builder, outputs to the cache."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from gradient.protocol import Building, BuildJob, BuildMetrics, BuildOutput
+from worker.build_log import BuildLog
+from worker.cache_client import CacheError, CacheRefusedError
+from worker.derivations import MissingDerivationError, input_paths
+from worker.executor.job import JobContext, JobError, gather_or_cancel
+from worker.nix import processes
+from worker.nix.building import BuildLimits, BuildReport, BuildSlot
+from worker.nix.classify import Outcome
+from worker.nix.derivation import Derivation, InvalidDerivationError, UnsupportedDerivationError
+from worker.nix.serve import BuildRequest, PathInfo
+from worker.nix.store_path import STORE_DIR
+from worker.transfer import MissingPathsError, path_infos, upload
+
+MEMORY_SAMPLE_SECONDS: Final = 0.5
+UPLOADS: Final = 8
+
+# Where the worker's words and the domain's differ.
+_CLASS_NAMES: Final = {Outcome.TRANSIENT_NETWORK: "network"}
+
+
+async def run_build(job: BuildJob, context: JobContext) -> None:
+    """Build one derivation and bring its outputs into the cache.
+
+    Outputs that this machine's store holds already are not built again, only uploaded.
+
+    Raises:
+        JobError: it did not come to that; the class says why.
+    """
+    await context.channel.report(Building())
+    drv_path = f"{STORE_DIR}/{job.drv}"
+    built: _Built | None = None
+    try:
+        derivation = await context.derivations.get(drv_path, context.cache)
+        outputs = _outputs(job, derivation)
+        if await (await context.slot.serve()).valid_paths(outputs) != outputs:
+            with context.spans.phase("fetch_inputs"):
+                inputs = await _fetch_inputs(derivation, context)
+            built = await _build(job, drv_path, derivation, inputs, context)
+    except MissingDerivationError as error:
+        raise JobError("missing_input", str(error), [error.path]) from None
+    except MissingPathsError as error:
+        raise JobError("missing_input", str(error), error.paths) from None
+    except (InvalidDerivationError, UnsupportedDerivationError) as error:
+        raise JobError("worker_fault", f"{job.drv}: {error}") from None
+    except CacheError as error:
+        raise JobError("network", str(error)) from None
+    await _upload_outputs(outputs, built, context)
+
+
+def _outputs(job: BuildJob, derivation: Derivation) -> set[str]:
+    """The output paths, on which job and derivation must agree."""
+    stated = {output.path for output in derivation.outputs.values()}
+    asked = {output.path for output in job.outputs}
+    if asked and asked != stated:
+        raise JobError(
+            "worker_fault",
+            f"{job.drv} has the outputs {', '.join(sorted(stated))}, "
+            f"but the job asks for {', '.join(sorted(asked))}",
+        )
+    return stated
+
+
+async def _fetch_inputs(derivation: Derivation, context: JobContext) -> frozenset[str]:
+    names = list(derivation.input_drvs)
+    found = await asyncio.gather(*(context.derivations.get(name, context.cache) for name in names))
+    inputs = input_paths(derivation, dict(zip(names, found, strict=True)))
+    await context.fetcher.fetch(inputs, context.cache, context.slot.serve)
+    return inputs
+
+
+async def _build(
+    job: BuildJob,
+    drv_path: str,
+    derivation: Derivation,
+    inputs: frozenset[str],
+    context: JobContext,
+) -> _Built:
+    channel = context.channel
+    request = BuildRequest.of(
+        drv_path,
+        derivation,
+        inputs,
+        timeout=job.timeout_secs,
+        max_silent=job.max_silent_secs,
+    )
+    write = channel.open_log(BuildLog(context.scratch, job.log_limit))
+    memory = _MemoryPeak(context.slot)
+    try:
+        with context.spans.phase("build"):
+            report = await context.slot.build(
+                request,
+                BuildLimits(total=job.timeout_secs or None, silent=job.max_silent_secs or None),
+                write,
+                on_started=lambda: channel.report_now(Building(builder_started=True)),
+            )
+    finally:
+        memory.stop()
+    if not report.success:
+        raise JobError(
+            _CLASS_NAMES.get(report.outcome, report.outcome.value),
+            report.reason or report.outcome.value,
+            report.missing_paths,
+        )
+    return _Built(report, memory.peak_mb)
+
+
+async def _upload_outputs(outputs: set[str], built: _Built | None, context: JobContext) -> None:
+    room = asyncio.Semaphore(UPLOADS)
+
+    async def put(info: PathInfo) -> None:
+        async with room:
+            await upload(info, context.cache, context.slot.serve)
+
+    try:
+        infos = await path_infos(outputs, context.slot.serve)
+        size = sum(info.nar_size for info in infos.values())
+        await context.channel.report(
+            BuildOutput(
+                substituted=built is None or built.report.outcome is Outcome.ALREADY_VALID,
+                metrics=built.metrics(size) if built else None,
+            )
+        )
+        with context.spans.phase("upload"):
+            await gather_or_cancel(put(info) for info in infos.values())
+    except CacheRefusedError as error:
+        # Not for now but for good: only another build can change what is refused.
+        raise JobError("worker_fault", str(error)) from None
+    except CacheError as error:
+        raise JobError("upload_failed", str(error)) from None
+
+
+@dataclass(frozen=True)
+class _Built:
+    """A build that ran here; memory in MiB, None where it could not be measured."""
+
+    report: BuildReport
+    peak_mb: int | None
+
+    def metrics(self, output_bytes: int) -> BuildMetrics:
+        took = self.report.stopped - (self.report.started or self.report.stopped)
+        return BuildMetrics(
+            build_time_ms=max(0, round(took * 1000)),
+            peak_ram_mb=self.peak_mb,
+            output_bytes=output_bytes,
+        )
+
+
+class _MemoryPeak:
+    """Samples the memory of a slot's processes while a build runs.
+
+    Through a daemon the builder is not among them, and nothing is measured.
+    """
+
+    def __init__(self, slot: BuildSlot) -> None:
+        self._slot = slot
+        self._peak = 0
+        self._task = asyncio.create_task(self._sample())
+
+    @property
+    def peak_mb(self) -> int | None:
+        return self._peak >> 20 or None
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+    async def _sample(self) -> None:
+        while True:
+            await asyncio.sleep(MEMORY_SAMPLE_SECONDS)
+            pid = self._slot.supervisor_pid
+            if pid is not None:
+                self._peak = max(self._peak, processes.resident_bytes(pid))
