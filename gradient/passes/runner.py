@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
 
 import msgspec
 import psycopg
@@ -98,7 +97,7 @@ class Passes:
                 each.name,
                 elapsed * 1000,
                 failure,
-                datetime.now(UTC) + timedelta(seconds=each.interval),
+                float(each.interval),
             )
         except (psycopg.Error, PoolTimeout, GradientError) as error:
             log.warning("pass not recorded", which=each.name, error=str(error))
