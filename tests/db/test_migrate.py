@@ -113,6 +113,19 @@ def test_a_migrator_killed_in_the_middle_is_simply_run_again(
     assert migrate(empty_db.dsn, folder.root) == ["0002.slow"]
 
 
+def test_the_lock_row_of_a_dead_process_is_no_obstacle(
+    empty_db: Database, folder: SqlFolder
+) -> None:
+    conn = empty_db.connect()
+    conn.execute("create schema gradient_migration")
+    conn.execute(
+        "create table gradient_migration.yoyo_lock"
+        " (locked int default 1 primary key, ctime timestamp, pid int not null)"
+    )
+    conn.execute("insert into gradient_migration.yoyo_lock values (1, '2026-01-01', 999999)")
+    assert migrate(empty_db.dsn, folder.root) == ["0000.deployment", "0001.thing"]
+
+
 def test_an_older_version_leaves_a_newer_database_alone(
     empty_db: Database, folder: SqlFolder
 ) -> None:
