@@ -289,9 +289,9 @@ def test_an_evaluation_goes_only_to_a_worker_with_fetch_and_eval(
 ) -> None:
     world.worker()
     evaluation = world.evaluation()
-    world.conn.execute(f"update gradient.worker_connection set {lacking} = false")  # type: ignore[arg-type]
+    world.conn.execute(f"update gradient.worker_connection set {lacking} = false")
     assert assign(world, kind="evaluation") == []
-    world.conn.execute(f"update gradient.worker_connection set {lacking} = true")  # type: ignore[arg-type]
+    world.conn.execute(f"update gradient.worker_connection set {lacking} = true")
     assert jobs_of(assign(world, kind="evaluation")) == [f"eval:{evaluation}"]
 
 
