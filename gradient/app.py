@@ -181,6 +181,10 @@ class Server:
         await self._listen(Starlette(routes=routes), listening)
         log.info("server listens", url=self.url, instance=config.instance, version=VERSION)
 
+    async def until_failed(self) -> None:
+        """Return when a part of the started server has failed: it should then be stopped."""
+        await self._stopping.wait()
+
     async def stop(self, reason: str = "the server stops") -> None:
         """Drain: no more jobs, sessions end when idle, the graph writer is flushed last."""
         if self._address is not None and not self._draining:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, LiteralString, TypeVar
@@ -18,6 +18,7 @@ from gradient.db.embedded import EmbeddedDatabase
 
 Result = TypeVar("Result")
 Record = dict[str, Any]
+Params = Sequence[Any] | Mapping[str, Any]
 
 
 class Context:
@@ -76,21 +77,21 @@ class Context:
             self._runner = asyncio.Runner()
         return self._runner.run(work)
 
-    def rows(self, query: LiteralString, params: Sequence[Any] = ()) -> list[Record]:
+    def rows(self, query: LiteralString, params: Params = ()) -> list[Record]:
         """Every row of a query, by column name."""
         return self.run(self._rows(query, params))
 
-    def row(self, query: LiteralString, params: Sequence[Any] = ()) -> Record | None:
+    def row(self, query: LiteralString, params: Params = ()) -> Record | None:
         """The first row of a query, or None."""
         found = self.rows(query, params)
         return found[0] if found else None
 
-    def value(self, query: LiteralString, params: Sequence[Any] = ()) -> Any:
+    def value(self, query: LiteralString, params: Params = ()) -> Any:
         """The first column of the first row; None where there is no row."""
         found = self.row(query, params)
         return next(iter(found.values())) if found else None
 
-    async def _rows(self, query: LiteralString, params: Sequence[Any]) -> list[Record]:
+    async def _rows(self, query: LiteralString, params: Params) -> list[Record]:
         if self._connection is None or self._connection.closed:
             self._connection = await connect(self.dsn, audience="operator", name="gradient cli")
         async with self._connection.cursor(row_factory=dict_row) as cursor:

@@ -14,7 +14,7 @@ from gradient.cli.output import Column, age, print_json, print_table, status_tex
 @json_option
 @pass_context
 def queue(context: Context, *, limit: int, as_json: bool) -> None:
-    """List the builds that are ready for a worker, in the order in which they would go out.
+    """List the evaluations and builds that wait for a worker, next one first.
 
     \b
     Examples:
@@ -26,7 +26,8 @@ def queue(context: Context, *, limit: int, as_json: bool) -> None:
         print_json(rows)
         return
     columns = [
-        Column("BUILD", "build", right=True),
+        Column("KIND", "kind"),
+        Column("ID", "number", right=True),
         Column("NAME", "name"),
         Column("SYSTEM", "architecture"),
         Column("FEATURES", "required_features"),
@@ -34,7 +35,8 @@ def queue(context: Context, *, limit: int, as_json: bool) -> None:
         Column("PRIORITY", "priority", right=True),
         Column("QUEUED", "queued_at", age),
     ]
-    print_table(rows, columns, empty="Nothing waits for a worker.")
+    shown = [{**row, "number": row["build"] or row["evaluation"]} for row in rows]
+    print_table(shown, columns, empty="Nothing waits for a worker.")
 
 
 @click.command()

@@ -1,0 +1,178 @@
+"""`gradient build`: shared builds and their logs."""
+
+from __future__ import annotations
+
+import click
+
+from gradient.cli.build_log import print_log
+from gradient.cli.build_name import find_build
+from gradient.cli.context import Context, pass_context
+from gradient.cli.options import json_option
+from gradient.cli.output import (
+    Column,
+    age,
+    console,
+    duration,
+    print_details,
+    print_json,
+    print_table,
+    status_text,
+)
+from gradient.cli.watch import failure_text
+
+STATUSES = (
+    "Created",
+    "Queued",
+    "Building",
+    "Completed",
+    "FailedPermanent",
+    "Aborted",
+    "DependencyFailed",
+    "Substituted",
+    "FailedTransient",
+    "FailedTimeout",
+    "Skipped",
+)
+
+_NAMES = """
+  BUILD is an id, a .drv (name or path), an output path, the beginning of a .drv's hash, or
+  attribute@evaluation, like packages.x86_64-linux.default@12.
+"""
+
+
+@click.group()
+def build() -> None:
+    """List builds and read their logs: each derivation is built once, for everybody."""
+
+
+@build.command("list")
+@click.option("--eval", "evaluation", type=click.IntRange(1), help="Only those it names.")
+@click.option(
+    "--status",
+    type=click.Choice(STATUSES, case_sensitive=False),
+    multiple=True,
+    help="Only this status (may be repeated).",
+)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Latest.")
+@json_option
+@pass_context
+def list_(
+    context: Context,
+    *,
+    evaluation: int | None,
+    status: tuple[str, ...],
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List builds, those that changed last first.
+
+    \b
+    Examples:
+      gradient build list --eval 12
+      gradient build list --status FailedPermanent --status FailedTimeout
+      gradient build list --status Building --json
+    """
+    rows = context.rows(
+        "select b.*, f.name as failed_by_name from gradient.build_overview b"
+        " left join gradient.derivation f on f.id = b.failed_by"
+        " where (%(evaluation)s::bigint is null or b.id in ("
+        "   select j.derivation_build from gradient.build_job j"
+        "    where j.evaluation = %(evaluation)s))"
+        " and (%(status)s::text[] is null or b.status::text = any(%(status)s))"
+        " order by b.updated_at desc, b.id desc limit %(limit)s",
+        {"evaluation": evaluation, "status": list(status) or None, "limit": limit},
+    )
+    if as_json:
+        print_json(rows)
+        return
+    shown = [{**row, "why": failure_text(row), "took": _took(row)} for row in rows]
+    columns = [
+        Column("BUILD", "id", right=True),
+        Column("STATUS", "status", status_text),
+        Column("NAME", "name"),
+        Column("WORKER", "worker"),
+        Column("TOOK", "took", right=True),
+        Column("CHANGED", "updated_at", age),
+        Column("WHY", "why"),
+    ]
+    print_table(shown, columns, empty="No build.")
+
+
+def _took(row: dict[str, object]) -> str:
+    started, finished = row["build_started_at"], row["build_finished_at"]
+    if started is None or finished is None:
+        return "-"
+    return duration((finished - started).total_seconds())  # type: ignore[operator]
+
+
+@build.command(epilog=_NAMES)
+@click.argument("build_name", metavar="BUILD")
+@json_option
+@pass_context
+def show(context: Context, *, build_name: str, as_json: bool) -> None:
+    """Show one build: its status, what it waits for, and its attempts.
+
+    \b
+    Examples:
+      gradient build show 71
+      gradient build show packages.x86_64-linux.default@12 --json
+    """
+    number = find_build(context, build_name)
+    row = context.row(
+        "select b.*, f.name as failed_by_name from gradient.build_overview b"
+        " left join gradient.derivation f on f.id = b.failed_by where b.id = %s",
+        [number],
+    )
+    attempts = context.rows("select * from gradient.build_attempts(%s)", [number])
+    if row is None:
+        return
+    if as_json:
+        print_json({**row, "attempts": attempts})
+        return
+    print_details(
+        [
+            ("build", row["id"]),
+            ("drv", row["drv"]),
+            ("status", status_text(row["status"])),
+            ("why", failure_text(row) or None),
+            ("system", row["architecture"]),
+            ("features", row["required_features"] or None),
+            ("inputs missing", row["blocking_deps"] or None),
+            ("sources missing", row["missing_sources"] or None),
+            ("worker", row["worker"]),
+            ("charged attempts", row["attempt"] or None),
+            ("next try", row["retry_at"]),
+        ]
+    )
+    if attempts:
+        console().print()
+        columns = [
+            Column("ATTEMPT", "attempt", right=True),
+            Column("OUTCOME", "outcome", status_text),
+            Column("CLASS", "outcome_class"),
+            Column("WORKER", "worker"),
+            Column("STARTED", "build_started_at"),
+            Column("LOG BYTES", "log_bytes", right=True),
+            Column("MESSAGE", "failure_message"),
+        ]
+        print_table(attempts, columns, empty="")
+
+
+@build.command(epilog=_NAMES)
+@click.argument("build_name", metavar="BUILD")
+@click.option("--attempt", type=click.IntRange(1), help="An attempt's id; the latest without.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the build has ended.")
+@pass_context
+def log(context: Context, *, build_name: str, attempt: int | None, follow: bool) -> None:
+    """Print the log of a build, byte for byte as the builder wrote it.
+
+    Without --follow, what there is of a running build. With it, exit code 1 when the attempt
+    ended without success.
+
+    \b
+    Examples:
+      gradient build log 71
+      gradient build log --follow packages.x86_64-linux.default@12
+      gradient build log 71 | less -R
+    """
+    print_log(context, find_build(context, build_name), attempt=attempt, follow=follow)
