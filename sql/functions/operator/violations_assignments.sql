@@ -29,7 +29,8 @@ begin
 
   return query
   select 'build_assignment', format('assignment %s of %s', a.id, a.job),
-    'a build Queued or Building, with one running attempt',
+    case when a.abort_requested_at is null then 'a build Queued or Building, ' else '' end
+      || 'one running attempt',
     format('build %s, %s, %s running attempts', a.derivation_build,
       coalesce(b.status::text, 'without a row'), count(r.id))
   from gradient.dispatched_job a
@@ -37,9 +38,11 @@ begin
   left join gradient.build_attempt r
     on r.dispatched_job = a.id and r.derivation_build = a.derivation_build
       and r.outcome = 'Running'
-  where a.kind = 'Build' and a.finished_at is null and a.abort_requested_at is null
+  where a.kind = 'Build' and a.finished_at is null
   group by a.id, b.status
-  having coalesce(b.status not in ('Queued', 'Building'), true) or count(r.id) <> 1;
+  having count(r.id) <> 1
+    or (a.abort_requested_at is null
+      and coalesce(b.status not in ('Queued', 'Building'), true));
 
   return query
   select 'running_attempt', format('attempt %s of build %s', r.id, r.derivation_build),

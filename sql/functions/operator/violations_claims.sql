@@ -22,7 +22,7 @@ begin
     join gradient.project_cache s on s.project = t.project
     join gradient.cache c on c.id = s.cache
     join gradient.entry_point p on p.evaluation = v.id
-    where v.status = 'Completed' and s.mode in ('ReadWrite', 'WriteOnly')
+    where v.status = 'Completed' and c.active and s.mode in ('ReadWrite', 'WriteOnly')
       and c.created_at <= v.finished_at
     group by s.cache, p.derivation
   ), reference as materialized (

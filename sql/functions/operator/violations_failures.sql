@@ -18,49 +18,52 @@ begin
   from gradient.derivation_build b
   where (b.status = 'FailedTransient') is distinct from (b.retry_at is not null);
 
-  -- Most dependents stand right above their failure or above another dependent of it; only the
-  -- others are followed down.
+  -- failed_by is the attempt whose failure fails the dependent. Most dependents stand right above
+  -- the failed build or above another dependent of it; only the others are followed down.
   return query
-  with recursive near as (
-    select b.derivation
+  with recursive dependent as materialized (
+    select b.derivation, b.failed_by, t.derivation_build as failed, t.outcome, f.status
     from gradient.derivation_build b
-    join gradient.derivation_dependency e on e.derivation = b.derivation
-    join gradient.derivation_build i on i.derivation = e.dependency
+    left join gradient.build_attempt t on t.id = b.failed_by
+    left join gradient.derivation_build f on f.derivation = t.derivation_build
     where b.status = 'DependencyFailed'
-      and (i.derivation = b.failed_by
-        or (i.status = 'DependencyFailed' and i.failed_by = b.failed_by))
+  ), near as (
+    select d.derivation
+    from dependent d
+    join gradient.derivation_dependency e on e.derivation = d.derivation
+    left join dependent i on i.derivation = e.dependency
+    where e.dependency = d.failed or i.failed_by = d.failed_by
   ), below as (
-    select b.derivation as origin, b.derivation as node, b.failed_by
-    from gradient.derivation_build b
-    where b.status = 'DependencyFailed' and b.failed_by is not null
-      and b.derivation not in (select n.derivation from near n)
+    select d.derivation as origin, d.derivation as node, d.failed
+    from dependent d
+    where d.failed is not null and d.derivation not in (select n.derivation from near n)
     union
-    select w.origin, e.dependency, w.failed_by
+    select w.origin, e.dependency, w.failed
     from below w
     join gradient.derivation_dependency e on e.derivation = w.node
-    where w.node <> w.failed_by
+    where w.node <> w.failed
+  ), found as (
+    select d.derivation,
+      case
+        when d.failed_by is null then 'none'
+        when d.failed is null then format('attempt %s, which does not exist', d.failed_by)
+        when d.outcome <> 'Failed' or d.status not in ('FailedPermanent', 'FailedTimeout')
+          then format('attempt %s, %s, of build %s, %s', d.failed_by, d.outcome, d.failed, d.status)
+        when n.derivation is null and w.origin is null
+          then format('attempt %s of build %s, which is not below it', d.failed_by, d.failed)
+      end as wrong
+    from dependent d
+    left join (select distinct x.derivation from near x) n on n.derivation = d.derivation
+    left join below w on w.origin = d.derivation and w.node = d.failed
   )
-  select 'failed_by', 'build ' || b.derivation,
-    'failed_by names a failed build below it',
-    case
-      when b.failed_by is null then 'none'
-      when f.derivation is null then format('build %s, which does not exist', b.failed_by)
-      when f.status not in ('FailedPermanent', 'FailedTimeout')
-        then format('build %s, %s', b.failed_by, f.status)
-      else format('build %s, which is not below it', b.failed_by)
-    end
-  from gradient.derivation_build b
-  left join gradient.derivation_build f on f.derivation = b.failed_by
-  where b.status = 'DependencyFailed'
-    and (f.derivation is null
-      or f.status not in ('FailedPermanent', 'FailedTimeout')
-      or (b.derivation not in (select n.derivation from near n)
-        and not exists (
-          select from below w where w.origin = b.derivation and w.node = b.failed_by)));
+  select 'failed_by', 'build ' || f.derivation, 'the failed attempt of a failed build below it',
+    f.wrong
+  from found f
+  where f.wrong is not null;
 
   return query
   select 'failed_by', format('build %s, %s', b.derivation, b.status), 'none',
-    'build ' || b.failed_by
+    'attempt ' || b.failed_by
   from gradient.derivation_build b
   where b.failed_by is not null and b.status <> 'DependencyFailed';
 

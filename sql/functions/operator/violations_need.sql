@@ -69,8 +69,21 @@ begin
   from gradient.derivation_build b
   left join gradient.entry_point p on p.derivation = b.derivation
   where b.status = 'Skipped' and (b.wanted or p.id is not null);
+
+  -- What nobody wants is set aside when the walk ends that named it; until then it may be wanted.
+  return query
+  select 'unwanted_not_skipped', 'build ' || b.derivation, 'Skipped',
+    'Created, unwanted and no entry point'
+  from gradient.derivation_build b
+  join gradient.build_job j on j.derivation_build = b.derivation
+  join gradient.evaluation v on v.id = j.evaluation
+  left join gradient.entry_point p on p.derivation = b.derivation
+  where b.status = 'Created' and not b.wanted and p.id is null
+  group by b.derivation
+  having bool_or(v.status = 'Building')
+    and bool_and(v.status in ('Building', 'Completed', 'Failed', 'Aborted'));
 end;
 $body$;
 
 comment on function gradient.violations_need() is
-'The part of gradient.violations() about need: wanted, wanted_unnamed, entry_point_unnamed, skipped.';
+'The part of gradient.violations() about need: wanted, wanted_unnamed, entry_point_unnamed, skipped, unwanted_not_skipped.';

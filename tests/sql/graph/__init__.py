@@ -1,0 +1,1 @@
+"""The graph: what is known, what may start, what failed."""
