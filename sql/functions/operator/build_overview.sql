@@ -26,7 +26,8 @@ select
   b.missing_runtime_deps,
   b.attempt,
   b.retry_at,
-  b.failed_by,
+  f.derivation_build as failed_by,
+  b.failed_by as failed_by_attempt,
   o.id as assignment,
   o.worker_id as worker,
   a.id as latest_attempt,
@@ -50,6 +51,7 @@ left join lateral (
   order by a.id desc
   limit 1
 ) a on true
+left join gradient.build_attempt f on f.id = b.failed_by
 left join gradient.outcome_class k on k.name = a.outcome_class;
 
 comment on view gradient.build_overview is 'Shared builds for people: status, gates, worker and latest attempt. The id is that of the derivation.';
@@ -60,4 +62,5 @@ comment on column gradient.build_overview.drv_present is 'Whether its own .drv i
 comment on column gradient.build_overview.missing_runtime_deps is 'Runtime inputs whose closure is not complete in the cache.';
 comment on column gradient.build_overview.attempt is 'Failed attempts that were charged so far.';
 comment on column gradient.build_overview.failed_by is 'The failed build that made this one DependencyFailed.';
+comment on column gradient.build_overview.failed_by_attempt is 'The attempt of that build which failed.';
 comment on column gradient.build_overview.assignment is 'The open assignment, while a worker has it.';
