@@ -180,7 +180,12 @@ class BuildResult:
 
 
 class ServeProcess:
-    """One `nix-store --serve --write`. Start it with `ServeProcess.start`, end it with `close`."""
+    """One `nix-store --serve --write`. Start it with `ServeProcess.start`, end it with `close`.
+
+    Attributes:
+        version: of the protocol as agreed, such as 0x207 for 2.7.
+        command_pid: the process of `nix-store` itself; builders are its children.
+    """
 
     def __init__(
         self, process: asyncio.subprocess.Process, version: int, stderr: _StandardError
@@ -193,7 +198,7 @@ class ServeProcess:
         self._stderr = stderr
         self._lock = asyncio.Lock()
         self._broken = False
-        self._command = 0
+        self.command_pid = 0
         self.version = version
 
     @classmethod
@@ -228,7 +233,7 @@ class ServeProcess:
                 serve.version = min(_OUR_VERSION, await serve._read_word())
                 if serve.version < _OLDEST_VERSION:
                     raise StoreFaultError("this Nix speaks a serve protocol older than 2.6")
-                (serve._command,) = processes.children(process.pid)
+                (serve.command_pid,) = processes.children(process.pid)
         except BaseException:
             await serve.close()
             raise
@@ -248,14 +253,14 @@ class ServeProcess:
         """Whether a builder was started: it is a child of the process, a zombie when it has ended
         but left something behind that Nix waits for. Through a daemon there never is one here.
         """
-        return bool(processes.children(self._command))
+        return bool(processes.children(self.command_pid))
 
     def kill_leftovers(self) -> None:
         """Kill what a finished build left running: daemons in sessions of their own.
 
         What the killed ones leave in turn becomes the supervisor's child and is found again.
         """
-        spared = {self._command}
+        spared = {self.command_pid}
         while left := set(processes.children(self._process.pid)) - spared:
             spared |= left
             for pid in left:
