@@ -81,12 +81,11 @@ class Decompression:
         self.compression = compression
         self._open = _OPENERS.get(compression)
         self._member: _Decompressor | None = None
-        self._complete = False
+        self._complete = self._open is None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """What the next piece of the stream adds. Raises MalformedError."""
         if self._open is None:
-            self._complete = True
             yield data
             return
         try:

@@ -30,7 +30,9 @@ def _word(text: bytes) -> bytes:
 
 _MAGIC: Final = _word(b"nix-archive-1")
 _NODE: Final = _word(b"(") + _word(b"type")
+_REGULAR: Final = _NODE + _word(b"regular")
 _CLOSE: Final = _word(b")")
+_CLOSE_BOTH: Final = _CLOSE + _CLOSE
 _ENTRY: Final = _word(b"entry") + _word(b"(") + _word(b"name")
 _ENTRY_NODE: Final = _word(b"node")
 _EXECUTABLE: Final = _word(b"executable") + _word(b"")
@@ -105,6 +107,16 @@ class NarChecker:
             return True
         return False
 
+    def _stepped(self, words: bytes) -> bool:
+        """`_next_is` where the words lie in the buffer already; False otherwise.
+
+        Most do, and a call costs a fraction of what a generator does.
+        """
+        if self._buffer.startswith(words, self._at):
+            self._at += len(words)
+            return True
+        return False
+
     def _expect(self, words: bytes, what: str) -> _Wait:
         if not (yield from self._next_is(words)):
             self._fail(f"{what} is expected")
@@ -162,11 +174,12 @@ class NarChecker:
             else:
                 yield from self._leave(open_directories)
             while open_directories:
-                if (yield from self._next_is(_ENTRY)):
+                if self._stepped(_ENTRY) or (yield from self._next_is(_ENTRY)):
                     name = yield from self._text(MAX_NAME_BYTES, "a name")
                     self._check_name(name, open_directories[-1])
                     open_directories[-1] = name
-                    yield from self._expect(_ENTRY_NODE, "the word node")
+                    if not self._stepped(_ENTRY_NODE):
+                        yield from self._expect(_ENTRY_NODE, "the word node")
                     break
                 open_directories.pop()
                 yield from self._leave(open_directories)
@@ -175,12 +188,17 @@ class NarChecker:
 
     def _leave(self, open_directories: list[bytes]) -> _Wait:
         """The end of a node, and of the entry that holds it."""
+        if open_directories and self._stepped(_CLOSE_BOTH):
+            return
         yield from self._expect(_CLOSE, "the end of a node")
         if open_directories:
             yield from self._expect(_CLOSE, "the end of an entry")
 
     def _node(self, *, is_root: bool) -> Generator[None, None, bool]:
         """A node up to its end; True for a directory, whose entries follow."""
+        if self._stepped(_REGULAR):
+            yield from self._regular(is_root=is_root)
+            return False
         yield from self._expect(_NODE, "a node")
         kind = yield from self._text(16, "a type")
         if kind == b"directory":
@@ -191,13 +209,19 @@ class NarChecker:
             if b"\0" in target:
                 self._fail("a link's target with a NUL byte")
         elif kind == b"regular":
-            executable = yield from self._next_is(_EXECUTABLE)
-            self._single_file = is_root and not executable
-            yield from self._expect(_CONTENTS, "the word contents")
-            yield from self._contents(hashed=self._single_file)
+            yield from self._regular(is_root=is_root)
         else:
             self._fail(f"a node of type {kind!r}")
         return False
+
+    def _regular(self, *, is_root: bool) -> _Wait:
+        """The rest of a file's node, up to its end."""
+        executable = False
+        if not self._stepped(_CONTENTS):
+            executable = yield from self._next_is(_EXECUTABLE)
+            yield from self._expect(_CONTENTS, "the word contents")
+        self._single_file = is_root and not executable
+        yield from self._contents(hashed=self._single_file)
 
     def _check_name(self, name: bytes, previous: bytes) -> None:
         if name in (b".", b"..") or b"/" in name or b"\0" in name:

@@ -30,6 +30,7 @@ from gradient.db.connect import open_pool
 from gradient.graph.writer import GraphWriter
 from gradient.secrets import Secrets
 from tests.support.database import Connection, Database
+from tests.support.graph_world import World
 from tests.support.waiting import wait_until
 
 Tree = bytes | Mapping[str, "Tree"]
@@ -210,6 +211,7 @@ class CacheServer:
     async def _serve(self, listener: socket.socket) -> None:
         self.loop = asyncio.get_running_loop()
         async with open_pool(self.database.dsn) as pool:
+            pool.timeout = 3.0
             writer = GraphWriter(self.database.dsn)
             await writer.start()
             store = ObjectStore(self.objects.as_uri())
@@ -269,9 +271,7 @@ class CacheServer:
             "derivation_build",
         )
         rows = [
-            self.conn.execute(
-                f"select t::text from gradient.{table} t order by t::text"  # type: ignore[arg-type]
-            ).fetchall()
+            self.conn.execute(f"select t::text from gradient.{table} t order by t::text").fetchall()
             for table in tables
         ]
         return (*rows, self.object_files())
@@ -311,13 +311,29 @@ class CacheServer:
         return self.client.head(url, headers=bearer(token))
 
 
+def assign(server: CacheServer, world: World, kind: str) -> dict[str, dict[str, Any]]:
+    """Hand out what a worker may run, as the server does; each job's AssignJob by its name."""
+    worker = world.worker()
+    connection = server.value(
+        "select connection from gradient.worker_connection where worker_id = %s", worker
+    )
+    jobs = [
+        job
+        for (job,) in server.conn.execute(
+            "select scheduler.assign(%s, %s, %s, 1000)", [worker, connection, kind]
+        )
+    ]
+    for job in jobs:
+        world.assignments[job["job"]] = job["assignment"]
+        world.walker[job["assignment"]] = worker
+    return {job["job"]: job for job in jobs}
+
+
 def bearer(token: str | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
 def narinfo_fields(text: str) -> dict[str, str]:
     """A narinfo as a dictionary; of several lines of one name the last."""
-    return dict(
-        line.split(": ", 1) if ": " in line else (line.rstrip(":"), "")
-        for line in text.splitlines()
-    )
+    parts = (line.partition(":") for line in text.splitlines())
+    return {key: value.strip() for key, _, value in parts}
