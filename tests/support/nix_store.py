@@ -6,6 +6,10 @@ Nix itself lives outside /nix (Debian's package), so an empty folder is a comple
   workers and for `nix` as a user would run it. Processes with the same folder share the store.
 - `with NixStore(folder).entered():` gives the store to this process and to the children that it
   starts, until the block ends: for tests of the worker's own modules.
+
+Both point NIX_CONF_DIR at a `nix.conf` of the store's own: no sandbox, and builders run as the
+user who starts them. With build users, Nix kills every process of the user that a build is about
+to get, and two stores on one machine would kill each other's builders.
 """
 
 from __future__ import annotations
@@ -33,10 +37,12 @@ class NixStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # Where the store is another worker's view of the machine, its `nix` folder is bound.
         self.nix = folder / "nix"
         (self.nix / "store").mkdir(parents=True, exist_ok=True)
         (self.nix / "var" / "nix").mkdir(parents=True, exist_ok=True)
+        self.conf_dir = folder / "etc"
+        self.conf_dir.mkdir(exist_ok=True)
+        (self.conf_dir / "nix.conf").write_text("sandbox = false\nbuild-users-group =\n")
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """A command line that runs `argv` with this store as /nix."""
@@ -44,7 +50,8 @@ class NixStore:
         if os.geteuid() != 0:
             unshare[1:1] = ["--user", "--map-root-user"]
         script = 'mount --bind "$0" /nix && exec "$@"'
-        return [*unshare, "sh", "-c", script, str(self.nix), *argv]
+        conf = f"NIX_CONF_DIR={self.conf_dir}"
+        return [*unshare, "sh", "-c", script, str(self.nix), "env", conf, *argv]
 
     def real_path(self, store_path: str) -> Path:
         """Where a path of this store lies as seen from outside of the namespace."""
@@ -55,9 +62,15 @@ class NixStore:
         """Bind this store over /nix for this process and its later children."""
         _own_namespace()
         _mount(self.nix, Path("/nix"), _MS_BIND)
+        before = os.environ.get("NIX_CONF_DIR")
+        os.environ["NIX_CONF_DIR"] = str(self.conf_dir)
         try:
             yield self
         finally:
+            if before is None:
+                del os.environ["NIX_CONF_DIR"]
+            else:
+                os.environ["NIX_CONF_DIR"] = before
             if _libc.umount2(b"/nix", _MNT_DETACH) != 0:
                 raise OSError(ctypes.get_errno(), "cannot unmount /nix")
 
