@@ -13,6 +13,7 @@ comment on column gradient.outcome_class.shown is 'How people see it.';
 comment on table gradient.team is 'Teams: they bring workers to the projects that grant them. The team named server has the local worker.';
 comment on column gradient.team.new_projects_workers is 'Whether every new project is granted the team''s workers.';
 comment on table gradient.project is 'Secret: projects, with their SSH keys (the private part encrypted). People read gradient.project_overview.';
+comment on column gradient.project.ssh_private_key_encrypted is 'Key that fetches private repositories, encrypted with the server''s secret.';
 comment on column gradient.project.public is 'Whether anybody may see the project.';
 comment on table gradient.team_project is 'What a team does for a project.';
 comment on column gradient.team_project.workers is 'Whether the team''s workers serve the project.';
@@ -21,6 +22,7 @@ comment on column gradient.cache.active is 'An inactive cache is neither served 
 comment on column gradient.cache.priority is 'As in nix-cache-info: clients ask the lower first.';
 comment on column gradient.cache.key_name is 'Name of the signing key, as it stands in signatures.';
 comment on column gradient.cache.public_key is 'The public key as Nix writes it, with its name.';
+comment on column gradient.cache.private_key_encrypted is 'The signing key, encrypted with the server''s secret.';
 comment on column gradient.cache.public is 'Whether it may be read without a token.';
 comment on column gradient.cache.max_storage_bytes is 'Limit of what it stores, in bytes; null is no limit.';
 comment on column gradient.cache.max_nar_size is 'Limit of one unpacked NAR, in bytes.';
@@ -43,6 +45,7 @@ comment on column gradient.task.retry_failed_builds is 'Whether a new evaluation
 comment on column gradient.task.eval_timeout_secs is 'Time limit of an evaluation job, in seconds.';
 comment on column gradient.task.eval_memory_mb is 'Memory limit of an evaluation, in MiB.';
 comment on table gradient.task_trigger is 'What starts evaluations of a task by itself.';
+comment on column gradient.task_trigger.config is 'Settings of its type, for example the interval.';
 comment on table gradient.task_flake_input_override is 'Flake inputs that the task replaces.';
 comment on column gradient.task_flake_input_override.url is 'What to use instead; null locks the input''s own address anew.';
 comment on table gradient.commit is 'Commits that evaluations read.';
@@ -72,6 +75,7 @@ comment on column gradient.phase_event.subject is 'The evaluation or the shared 
 
 comment on table gradient.derivation is 'Nodes of the one global graph: everything that any evaluation ever named.';
 comment on column gradient.derivation.hash is 'Hash of the .drv''s store path; the .drv is <hash>-<name>.drv.';
+comment on column gradient.derivation.pname is 'Name without version, for history and prediction.';
 comment on column gradient.derivation.architecture is 'Nix system; empty while nothing but the name is known; builtin for what Nix does itself.';
 comment on column gradient.derivation.walked is 'Whether its own record is here: outputs, all edges, sources.';
 comment on column gradient.derivation.drv_present is 'Whether its .drv lies in the cache.';
@@ -82,6 +86,7 @@ comment on table gradient.derivation_dependency is 'Edges of the graph: the deri
 comment on column gradient.derivation_dependency.kind is 'Build: to be built; Runtime: its output refers to the other''s; Both.';
 comment on table gradient.cached_path is 'Store paths in our binary cache, each once, whoever claims it. A path with a row here is backed.';
 comment on column gradient.cached_path.hash is 'Hash of the store path, which is <hash>-<package>.';
+comment on column gradient.cached_path.package is 'The store path''s name after its hash.';
 comment on column gradient.cached_path.file_hash is 'Of the compressed file, as sha256:<nix32>: the object that holds it.';
 comment on column gradient.cached_path."references" is 'Base names of the store paths it refers to, in the order reported.';
 comment on column gradient.cached_path.ca is 'How the path follows from its contents, where it does.';
@@ -132,12 +137,15 @@ comment on column gradient.dispatched_job.started_at is 'When the worker reporte
 comment on column gradient.dispatched_job.outcome is 'Abandoned: it went back to the queue.';
 comment on table gradient.dispatched_job_phase is 'How long the phases of a job took on its worker.';
 comment on table gradient.build_attempt is 'Executions of shared builds; they outlive the evaluations they ran for.';
+comment on column gradient.build_attempt.build_job is 'The evaluation''s name for the build that drove this attempt.';
 comment on column gradient.build_attempt.failure_message is 'What went wrong, at most 8 KiB.';
 comment on column gradient.build_attempt.build_context is 'Where it ran.';
 comment on column gradient.build_attempt.build_started_at is 'When its builder started, which starts its limits; null when it never did.';
 comment on column gradient.build_attempt.log_truncated_bytes is 'Bytes left out of the middle of the log.';
 comment on column gradient.build_attempt.log_finished is 'Whether nothing more will be appended to the log.';
 comment on table gradient.build_log_chunk is 'Pieces of an attempt''s log; the bytes lie in the object store as log/<attempt>/<chunk>.zst.';
+comment on column gradient.build_log_chunk.byte_start is 'Place of its first byte in the whole log.';
+comment on column gradient.build_log_chunk.byte_len is 'Length in bytes, unpacked.';
 comment on column gradient.build_log_chunk.stored_size is 'Size of the compressed object, in bytes.';
 comment on table gradient.build_product is 'Files among the outputs that people look for.';
 comment on column gradient.build_product.path is 'Where in the output it lies.';
@@ -146,6 +154,7 @@ comment on column gradient.derivation_metric.cpu_time_ms is 'CPU time, in millis
 comment on column gradient.derivation_metric.peak_ram_mb is 'Largest memory use, in MiB; null when it was not measured.';
 
 comment on table gradient.nar_object is 'Files in the object store that hold a NAR, as they were hashed while they were uploaded.';
+comment on column gradient.nar_object.content_hash is 'Hash for a content address, where the upload was checked for one.';
 comment on table gradient.cached_path_signature is 'Claims: which cache serves which backed path.';
 comment on column gradient.cached_path_signature.signature is 'Null until the first client asks for it.';
 comment on table gradient.pushed_path is 'Paths that users pushed into a cache; they back no output of a derivation.';
@@ -172,8 +181,11 @@ comment on column gradient.pass_run.milliseconds is 'How long the last run took.
 comment on table gradient.offer_score is 'What workers answered about offers; unlogged.';
 comment on column gradient.offer_score.missing_count is 'Paths that the worker would have to fetch first.';
 comment on column gradient.offer_score.missing_nar_size is 'Their size in bytes; null when it is not known.';
+comment on column gradient.offer_score.outputs_present is 'Whether it has the outputs already.';
 
 comment on table gradient.cluster_job is 'Jobs that start on several workers together.';
+comment on column gradient.cluster_job.same_zone is 'Whether all parts must run in one zone.';
+comment on column gradient.cluster_job.retry_budget is 'Attempts that may still follow.';
 comment on table gradient.cluster_member is 'The parts of a cluster job.';
 comment on column gradient.cluster_member.pin is 'The worker it must run on.';
 comment on table gradient.cluster_attempt is 'Executions of cluster jobs.';
@@ -182,3 +194,5 @@ comment on table gradient.pending_delivery is 'Effects that leave the database, 
 comment on column gradient.pending_delivery.key is 'One unsettled delivery of a kind and key at a time.';
 comment on table gradient.drift is 'Counters that were found wrong and set right. Any row is a mistake of ours.';
 comment on column gradient.drift.context is 'Where it was noticed.';
+comment on column gradient.drift.stored is 'The value that stood.';
+comment on column gradient.drift.recounted is 'The value it was set to.';
