@@ -130,7 +130,14 @@ class BuildSlot:
 
         answer: BuildResult | Stop
         try:
-            answer = await self._run(request, clock, on_bytes, stop_asked)
+            serve_before = self._serve
+            try:
+                answer = await self._run(request, clock, on_bytes, stop_asked)
+            except StoreFaultError:
+                # A process that died while it was idle is found dead only when it is used.
+                if clock.started or self._serve is not serve_before or stop_asked.done():
+                    raise
+                answer = await self._run(request, clock, on_bytes, stop_asked)
         except StoreFaultError as fault:
             # What ends the process while a stop is under way is that stop.
             reason = stop_asked.result() if stop_asked.done() else None

@@ -241,7 +241,7 @@ class ServeProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether a further command can be sent."""
+        """Whether a further command can be sent, as far as is known."""
         return not self._broken and self._process.returncode is None
 
     @property
@@ -483,7 +483,6 @@ class ServeProcess:
         async with self._lock:
             if not self.alive:
                 raise StoreFaultError(f"cannot {what}: this store process has ended")
-            self._broken = True
             self._stderr.forget()
             try:
                 async with asyncio.timeout(seconds):
@@ -509,9 +508,9 @@ class ServeProcess:
             except BaseException:
                 await self._die()
                 raise
-            self._broken = False
 
     async def _die(self) -> None:
+        self._broken = True
         self._input.close()
         await processes.stop(self._process)
         self._stderr.drain()

@@ -25,8 +25,8 @@ def own_store(tmp_path: Path) -> Iterator[NixStore]:
 
 @pytest.fixture
 def settings(tmp_path: Path, own_store: NixStore) -> NixSettings:
-    """How the worker runs Nix in the test's store; builders run without a sandbox."""
-    return NixSettings(tmp_path / "state", {"sandbox": "false"})
+    """How the worker runs Nix in the test's store."""
+    return NixSettings(tmp_path / "state")
 
 
 @pytest.fixture
