@@ -16,7 +16,7 @@ begin
   select 'drv_present', format('derivation %s %s-%s', d.id, d.hash, d.name),
     (p.id is not null)::text, d.drv_present::text
   from gradient.derivation d
-  left join gradient.cached_path p on p.hash = d.hash
+  left join gradient.cached_path p on p.hash = d.hash and p.package = d.name || '.drv'
   where d.drv_present is distinct from (p.id is not null);
 
   -- Recorded: walked, its own .drv in the cache, and every build input recorded.

@@ -215,7 +215,8 @@ BREAKS: list[tuple[str, LiteralString]] = [
         "waits_for_failure",
         (
             "update gradient.derivation_build"
-            " set status = 'Created', failed_by = null, wanted = true where derivation = %(above-broken)s"
+            " set status = 'Created', failed_by = null, wanted = true"
+            " where derivation = %(above-broken)s"
         ),
     ),
     (
