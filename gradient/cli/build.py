@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from gradient.cli.build_log import print_log
 from gradient.cli.build_name import find_build
 from gradient.cli.context import Context, pass_context
+from gradient.cli.failures import Failure
 from gradient.cli.options import json_option
 from gradient.cli.output import (
     Column,
@@ -98,11 +101,11 @@ def list_(
     print_table(shown, columns, empty="No build.")
 
 
-def _took(row: dict[str, object]) -> str:
+def _took(row: dict[str, Any]) -> str:
     started, finished = row["build_started_at"], row["build_finished_at"]
     if started is None or finished is None:
         return "-"
-    return duration((finished - started).total_seconds())  # type: ignore[operator]
+    return duration((finished - started).total_seconds())
 
 
 @build.command(epilog=_NAMES)
@@ -124,10 +127,16 @@ def show(context: Context, *, build_name: str, as_json: bool) -> None:
         [number],
     )
     attempts = context.rows("select * from gradient.build_attempts(%s)", [number])
+    outputs = context.rows(
+        "select o.name, '/nix/store/' || o.hash || '-' || o.package as path,"
+        "       o.cached_path is not null as in_cache"
+        "  from gradient.derivation_output o where o.derivation = %s order by o.name",
+        [number],
+    )
     if row is None:
-        return
+        raise Failure(f"build {number} is gone", hint="gradient build list")
     if as_json:
-        print_json({**row, "attempts": attempts})
+        print_json({**row, "outputs": outputs, "attempts": attempts})
         return
     print_details(
         [
@@ -142,6 +151,7 @@ def show(context: Context, *, build_name: str, as_json: bool) -> None:
             ("worker", row["worker"]),
             ("charged attempts", row["attempt"] or None),
             ("next try", row["retry_at"]),
+            *((f"output {output['name']}", _output(output)) for output in outputs),
         ]
     )
     if attempts:
@@ -156,6 +166,10 @@ def show(context: Context, *, build_name: str, as_json: bool) -> None:
             Column("MESSAGE", "failure_message"),
         ]
         print_table(attempts, columns, empty="")
+
+
+def _output(output: dict[str, Any]) -> str:
+    return f"{output['path']}{'' if output['in_cache'] else '  (not in the cache)'}"
 
 
 @build.command(epilog=_NAMES)
