@@ -5,6 +5,7 @@ create or replace function graph.count_named_builds()
   returns trigger
   language plpgsql volatile
   set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_custom_plan
 as $fn$
 begin
   insert into gradient.evaluation_shared_build_delta (evaluation, named, active, failed, queued, building)

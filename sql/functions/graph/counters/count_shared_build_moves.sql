@@ -6,19 +6,27 @@ create or replace function graph.count_shared_build_moves()
   returns trigger
   language plpgsql volatile
   set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_custom_plan
 as $fn$
+declare
+  -- A plan without a parameter is kept for the session, whatever the setting above says, and would be
+  -- the one of the first, tiny transition table.
+  v_operation constant text := 'UPDATE';
 begin
   insert into gradient.evaluation_shared_build_delta (evaluation, named, active, failed, queued, building)
   select j.evaluation, 0, sum(m.active), sum(m.failed), sum(m.queued), sum(m.building)
   from (
-    select n.derivation,
-      graph.blocks_evaluation(n.status, n.wanted)::integer - graph.blocks_evaluation(o.status, o.wanted)::integer as active,
-      graph.failed_for_verdict(n.status)::integer - graph.failed_for_verdict(o.status)::integer as failed,
-      (n.status = 'Queued')::integer - (o.status = 'Queued')::integer as queued,
-      (n.status = 'Building')::integer - (o.status = 'Building')::integer as building
-    from new_rows n
-    join old_rows o on o.derivation = n.derivation
-    where (n.status, n.wanted) is distinct from (o.status, o.wanted)
+    select s.derivation,
+      sum(s.sign * graph.blocks_evaluation(s.status, s.wanted)::integer) as active,
+      sum(s.sign * graph.failed_for_verdict(s.status)::integer) as failed,
+      sum(s.sign * (s.status = 'Queued')::integer) as queued,
+      sum(s.sign * (s.status = 'Building')::integer) as building
+    from (
+      select n.derivation, n.status, n.wanted, 1 as sign from new_rows n where tg_op = v_operation
+      union all
+      select o.derivation, o.status, o.wanted, -1 from old_rows o where tg_op = v_operation
+    ) as s
+    group by s.derivation
   ) as m
   join gradient.build_job j on j.derivation_build = m.derivation
   join gradient.evaluation e on e.id = j.evaluation and graph.is_active(e.status)

@@ -8,17 +8,27 @@ create or replace function graph.settle_need(p_gained bigint[], p_lost bigint[])
   set plan_cache_mode = force_custom_plan
 as $fn$
 declare
-  v_thawed bigint[];
+  v_gained bigint[] := p_gained;
+  v_all bigint[] := coalesce(p_gained, '{}');
+  v_level bigint[];
+  v_thawed bigint[] := '{}';
   v_skipped bigint[];
   v_unqueued bigint[];
 begin
-  with moved as (
-    update gradient.derivation_build b
-    set status = 'Created', attempt = 0, updated_at = gradient.current_time()
-    where b.derivation = any (p_gained) and b.wanted and b.status in ('Skipped', 'Aborted')
-    returning b.derivation
-  )
-  select coalesce(array_agg(m.derivation), '{}') into v_thawed from moved m;
+  -- A thawed build is a builder again, and so wants its inputs; those may have to thaw in turn.
+  loop
+    with moved as (
+      update gradient.derivation_build b
+      set status = 'Created', attempt = 0, updated_at = gradient.current_time()
+      where b.derivation = any (v_gained) and b.wanted and b.status in ('Skipped', 'Aborted')
+      returning b.derivation
+    )
+    select coalesce(array_agg(m.derivation), '{}') into v_level from moved m;
+    exit when cardinality(v_level) = 0;
+    v_thawed := v_thawed || v_level;
+    v_gained := graph.gain_need(v_level);
+    v_all := v_all || v_gained;
+  end loop;
 
   v_unqueued := graph.unpromote(p_lost);
 
@@ -31,7 +41,7 @@ begin
   )
   select coalesce(array_agg(m.derivation), '{}') into v_skipped from moved m;
 
-  return v_thawed || v_unqueued || v_skipped || graph.promote(p_gained);
+  return v_thawed || v_unqueued || v_skipped || graph.promote(v_all);
 end
 $fn$;
 

@@ -12,19 +12,32 @@ create or replace function graph.record(p_batches jsonb)
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_custom_plan
+  set work_mem = '64MB'
 as $fn$
 declare
   v_now constant timestamptz := gradient.current_time();
   v_bad record;
   v_batches bigint[];          -- ordinals of the batches taken
-  v_drv text[];                -- the listed derivations, distinct
+  v_drv text[];                -- the derivations listed, distinct, with what the batch says of them
   v_data jsonb[];
-  v_name text[];               -- every derivation named: listed ones and direct inputs
+  v_drv_id bigint[];
+  v_edge_from text[];          -- their inputs
+  v_edge_to text[];
+  v_output_of text[];
+  v_output text[];
+  v_output_path text[];
+  v_source_of text[];
+  v_source_path text[];
+  v_entry_evaluation bigint[];
+  v_entry_attribute text[];
+  v_entry_drv text[];
+  v_lists_evaluation bigint[]; -- which evaluation lists which derivation
+  v_lists_drv text[];
+  v_name text[];               -- every derivation named: listed ones, their inputs, entry points
   v_id bigint[];
   v_fresh bigint[];
   v_builds bigint[];           -- shared builds made now
   v_grown bigint[];
-  v_present bigint[];
   v_gained bigint[];
   v_lost bigint[];
   v_substituted bigint[];
@@ -68,34 +81,52 @@ begin
   join gradient.evaluation e on e.id = (b.value ->> 'evaluation')::bigint
   where graph.accepts_batches(e.status);
 
-  perform graph.check_batch(b.value)
+  select coalesce(array_agg((b.value ->> 'evaluation')::bigint), '{}'), coalesce(array_agg(i.value ->> 'drv'), '{}')
+  into v_lists_evaluation, v_lists_drv
   from jsonb_array_elements(p_batches) with ordinality as b (value, n)
+  cross join lateral jsonb_array_elements(coalesce(b.value -> 'derivations', '[]')) as i (value)
   where b.n = any (v_batches);
 
-  -- The listed derivations once each, and every name they mention.
   select coalesce(array_agg(d.drv order by d.drv), '{}'), coalesce(array_agg(d.data order by d.drv), '{}')
   into v_drv, v_data
   from (
     select distinct on (i.value ->> 'drv') i.value ->> 'drv' as drv, i.value as data
     from jsonb_array_elements(p_batches) with ordinality as b (value, n)
-    cross join lateral jsonb_array_elements(b.value -> 'derivations') as i (value)
+    cross join lateral jsonb_array_elements(coalesce(b.value -> 'derivations', '[]')) as i (value)
     where b.n = any (v_batches)
     order by 1
   ) as d;
 
+  select coalesce(array_agg(d.drv), '{}'), coalesce(array_agg(i.name), '{}')
+  into v_edge_from, v_edge_to
+  from unnest(v_drv, v_data) as d (drv, data)
+  cross join lateral jsonb_array_elements_text(coalesce(d.data -> 'dependencies', '[]')) as i (name);
+
+  select coalesce(array_agg(d.drv), '{}'), coalesce(array_agg(o.value ->> 'name'), '{}'), coalesce(array_agg(o.value ->> 'path'), '{}')
+  into v_output_of, v_output, v_output_path
+  from unnest(v_drv, v_data) as d (drv, data)
+  cross join lateral jsonb_array_elements(coalesce(d.data -> 'outputs', '[]')) as o (value);
+
+  select coalesce(array_agg(d.drv), '{}'), coalesce(array_agg(s.path), '{}')
+  into v_source_of, v_source_path
+  from unnest(v_drv, v_data) as d (drv, data)
+  cross join lateral jsonb_array_elements_text(coalesce(d.data -> 'input_sources', '[]')) as s (path);
+
+  select coalesce(array_agg((b.value ->> 'evaluation')::bigint), '{}'), coalesce(array_agg(p.value ->> 'attribute'), '{}'),
+    coalesce(array_agg(p.value ->> 'drv'), '{}')
+  into v_entry_evaluation, v_entry_attribute, v_entry_drv
+  from jsonb_array_elements(p_batches) with ordinality as b (value, n)
+  cross join lateral jsonb_array_elements(coalesce(b.value -> 'entry_points', '[]')) as p (value)
+  where b.n = any (v_batches);
+
+  perform graph.check_batch_paths('derivation', v_drv, v_drv);
+  perform graph.check_batch_paths('input derivation', v_edge_to, v_edge_from);
+  perform graph.check_batch_paths('entry point', v_entry_drv, v_entry_attribute);
+  perform graph.check_batch_paths('output path', v_output_path, v_output_of);
+  perform graph.check_batch_paths('input source', v_source_path, v_source_of);
+
   select coalesce(array_agg(a.name order by a.name), '{}') into v_name
-  from (
-    select unnest(v_drv)
-    union
-    select i.name
-    from unnest(v_data) as d (data)
-    cross join lateral jsonb_array_elements_text(d.data -> 'dependencies') as i (name)
-    union
-    select p.value ->> 'drv'
-    from jsonb_array_elements(p_batches) with ordinality as b (value, n)
-    cross join lateral jsonb_array_elements(coalesce(b.value -> 'entry_points', '[]')) as p (value)
-    where b.n = any (v_batches)
-  ) as a (name);
+  from (select unnest(v_drv) union select unnest(v_edge_to) union select unnest(v_entry_drv)) as a (name);
 
   -- Rows for all of them, in the order of their key, so that two writers meet in the same order.
   with missing as (
@@ -130,12 +161,13 @@ begin
   select coalesce(array_agg(d.id order by n.name), '{}') into v_id
   from unnest(v_name) as n (name)
   join gradient.derivation d on d.hash = left(n.name, 32) and d.name = substr(n.name, 34, length(n.name) - 37);
+  select coalesce(array_agg(n.id order by l.drv), '{}') into v_drv_id
+  from unnest(v_drv) as l (drv)
+  join unnest(v_name, v_id) as n (name, id) on n.name = l.drv;
 
   -- Stubs that the batch walks.
   perform from gradient.derivation d
-  where d.id in (
-    select n.id from unnest(v_name, v_id) as n (name, id) where n.name = any (v_drv))
-    and not d.walked
+  where d.id = any (v_drv_id) and not d.walked
   order by d.id for no key update;
 
   with walked as (
@@ -149,25 +181,22 @@ begin
         is_fixed_output = coalesce((l.data ->> 'is_fixed_output')::boolean, false),
         allow_substitutes = coalesce((l.data ->> 'allow_substitutes')::boolean, true),
         ifd = d.ifd or coalesce((l.data ->> 'ifd')::boolean, false)
-    from unnest(v_name, v_id) as n (name, id)
-    join unnest(v_drv, v_data) as l (drv, data) on l.drv = n.name
-    where d.id = n.id and not d.walked
+    from unnest(v_drv_id, v_data) as l (id, data)
+    where d.id = l.id and not d.walked
     returning d.id
   )
   select v_fresh || coalesce(array_agg(w.id), '{}') into v_fresh from walked w;
 
   update gradient.derivation d set ifd = true
-  from unnest(v_name, v_id) as n (name, id)
-  join unnest(v_drv, v_data) as l (drv, data) on l.drv = n.name
-  where d.id = n.id and (l.data ->> 'ifd')::boolean and not d.ifd;
+  from unnest(v_drv_id, v_data) as l (id, data)
+  where d.id = l.id and (l.data ->> 'ifd')::boolean and not d.ifd;
 
   -- Edges, outputs and sources of what was walked now.
   insert into gradient.derivation_dependency as e (derivation, dependency, kind)
   select distinct f.id, i.id, 'Build'::gradient.edge_kind
-  from unnest(v_fresh) as f (id)
-  join unnest(v_name, v_id) as n (name, id) on n.id = f.id
-  join unnest(v_drv, v_data) as l (drv, data) on l.drv = n.name
-  cross join lateral jsonb_array_elements_text(l.data -> 'dependencies') as x (name)
+  from unnest(v_edge_from, v_edge_to) as x (drv, name)
+  join unnest(v_drv, v_drv_id) as l (drv, id) on l.drv = x.drv
+  join unnest(v_fresh) as f (id) on f.id = l.id
   join unnest(v_name, v_id) as i (name, id) on i.name = x.name
   where i.id <> f.id
   order by 1, 2
@@ -175,20 +204,18 @@ begin
 
   insert into gradient.derivation_output (derivation, name, hash, package, cached_path)
   select f.id, o.name, substr(o.path, 12, 32), substr(o.path, 45), c.id
-  from unnest(v_fresh) as f (id)
-  join unnest(v_name, v_id) as n (name, id) on n.id = f.id
-  join unnest(v_drv, v_data) as l (drv, data) on l.drv = n.name
-  cross join lateral jsonb_to_recordset(l.data -> 'outputs') as o (name text, path text)
+  from unnest(v_output_of, v_output, v_output_path) as o (drv, name, path)
+  join unnest(v_drv, v_drv_id) as l (drv, id) on l.drv = o.drv
+  join unnest(v_fresh) as f (id) on f.id = l.id
   left join gradient.cached_path c on c.hash = substr(o.path, 12, 32)
   order by f.id, o.name
   on conflict (derivation, name) do nothing;
 
   insert into gradient.derivation_input_source (derivation, hash, package)
   select distinct f.id, substr(s.path, 12, 32), substr(s.path, 45)
-  from unnest(v_fresh) as f (id)
-  join unnest(v_name, v_id) as n (name, id) on n.id = f.id
-  join unnest(v_drv, v_data) as l (drv, data) on l.drv = n.name
-  cross join lateral jsonb_array_elements_text(coalesce(l.data -> 'input_sources', '[]')) as s (path)
+  from unnest(v_source_of, v_source_path) as s (drv, path)
+  join unnest(v_drv, v_drv_id) as l (drv, id) on l.drv = s.drv
+  join unnest(v_fresh) as f (id) on f.id = l.id
   order by 1, 2
   on conflict (derivation, hash) do nothing;
 
@@ -245,12 +272,16 @@ begin
       missing_sources = s.missing
   from (
     select f.id, (l.data ->> 'timeout_secs')::bigint as timeout_secs, (l.data ->> 'max_silent_secs')::bigint as max_silent_secs,
-      (select count(*)
-       from gradient.derivation_input_source i
-       where i.derivation = f.id and not exists (select from gradient.cached_path c where c.hash = i.hash)) as missing
-    from unnest(v_fresh) as f (id)
-    join unnest(v_name, v_id) as n (name, id) on n.id = f.id
-    join unnest(v_drv, v_data) as l (drv, data) on l.drv = n.name
+      coalesce(m.missing, 0) as missing
+    from unnest(v_drv_id, v_data) as l (id, data)
+    join unnest(v_fresh) as f (id) on f.id = l.id
+    left join (
+      select i.derivation, count(*) as missing
+      from unnest(v_fresh) as f (id)
+      join gradient.derivation_input_source i on i.derivation = f.id
+      where not exists (select from gradient.cached_path c where c.hash = i.hash)
+      group by i.derivation
+    ) as m on m.derivation = f.id
   ) as s
   where b.derivation = s.id
     and (s.timeout_secs is not null or s.max_silent_secs is not null or s.missing <> b.missing_sources);
@@ -258,34 +289,24 @@ begin
 
   -- Names: what a batch lists, and its direct inputs, so that pruned subtrees stay named.
   insert into gradient.build_job (evaluation, derivation_build, created_at)
-  select distinct t.evaluation, n.id, v_now
+  select t.evaluation, n.id, v_now
   from (
-    select (b.value ->> 'evaluation')::bigint as evaluation, i.value ->> 'drv' as name
-    from jsonb_array_elements(p_batches) with ordinality as b (value, n)
-    cross join lateral jsonb_array_elements(b.value -> 'derivations') as i (value)
-    where b.n = any (v_batches)
+    select * from unnest(v_lists_evaluation, v_lists_drv) as l (evaluation, name)
     union
-    select (b.value ->> 'evaluation')::bigint, x.name
-    from jsonb_array_elements(p_batches) with ordinality as b (value, n)
-    cross join lateral jsonb_array_elements(b.value -> 'derivations') as i (value)
-    cross join lateral jsonb_array_elements_text(i.value -> 'dependencies') as x (name)
-    where b.n = any (v_batches)
+    select l.evaluation, x.name
+    from unnest(v_lists_evaluation, v_lists_drv) as l (evaluation, drv)
+    join unnest(v_edge_from, v_edge_to) as x (drv, name) on x.drv = l.drv
     union
-    select (b.value ->> 'evaluation')::bigint, p.value ->> 'drv'
-    from jsonb_array_elements(p_batches) with ordinality as b (value, n)
-    cross join lateral jsonb_array_elements(coalesce(b.value -> 'entry_points', '[]')) as p (value)
-    where b.n = any (v_batches)
+    select * from unnest(v_entry_evaluation, v_entry_drv) as p (evaluation, name)
   ) as t
   join unnest(v_name, v_id) as n (name, id) on n.name = t.name
   order by 1, 2
   on conflict (evaluation, derivation_build) do nothing;
 
   insert into gradient.entry_point (evaluation, derivation, attribute, created_at)
-  select distinct on (1, 3) (b.value ->> 'evaluation')::bigint, n.id, p.value ->> 'attribute', v_now
-  from jsonb_array_elements(p_batches) with ordinality as b (value, n)
-  cross join lateral jsonb_array_elements(coalesce(b.value -> 'entry_points', '[]')) as p (value)
-  join unnest(v_name, v_id) as n (name, id) on n.name = p.value ->> 'drv'
-  where b.n = any (v_batches)
+  select distinct on (1, 3) p.evaluation, n.id, p.attribute, v_now
+  from unnest(v_entry_evaluation, v_entry_attribute, v_entry_drv) as p (evaluation, attribute, drv)
+  join unnest(v_name, v_id) as n (name, id) on n.name = p.drv
   order by 1, 3
   on conflict (evaluation, attribute) do nothing;
 
@@ -334,11 +355,11 @@ begin
   select jsonb_agg(jsonb_build_object(
       'evaluation', (b.value ->> 'evaluation')::bigint,
       'skipped', b.n <> all (v_batches),
-      'walked', (
+      'walked', case when b.n = any (v_batches) then (
         select count(*)
-        from jsonb_array_elements(b.value -> 'derivations') as i (value)
-        join unnest(v_name, v_id) as n (name, id) on n.name = i.value ->> 'drv'
-        where n.id in (select unnest(v_fresh)) and b.n = any (v_batches)),
+        from jsonb_array_elements(coalesce(b.value -> 'derivations', '[]')) as i (value)
+        join unnest(v_drv, v_drv_id) as l (drv, id) on l.drv = i.value ->> 'drv'
+        where l.id in (select unnest(v_fresh))) else 0 end,
       'created', cardinality(v_builds),
       'entry_points', case when b.n = any (v_batches) then jsonb_array_length(coalesce(b.value -> 'entry_points', '[]')) else 0 end)
     order by b.n)
