@@ -17,7 +17,7 @@ CommitNar = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 # Uploads that are received at once; the others wait in their sockets. Each may hold a
 # decompressor's window and two parts of a multipart upload in memory.
-UPLOADS_AT_ONCE = 16
+UPLOADS_AT_ONCE = 32
 
 
 @dataclass

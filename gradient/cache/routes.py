@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar
 
 import structlog
@@ -47,6 +47,8 @@ from gradient.graph.writer import GraphTimeoutError, WriterClosedError
 from gradient.secrets import SecretError
 
 MAX_NARINFO_BYTES: Final = 4 * 1024 * 1024
+# A client that is gone must not keep the place of one that is there.
+IDLE_SECONDS = 60.0
 _JOB_PRIORITY: Final = 30
 _STATUS: Final[dict[type[GradientError], int]] = {
     MalformedContentError: 400,
@@ -369,7 +371,7 @@ async def _receive(context: CacheContext, request: Request, key: str, ingest: In
     """Take the body into the store while it is measured; after any failure nothing is left."""
     async with context.store.writing(key) as writer:
         block = bytearray()
-        async for piece in request.stream():
+        async for piece in _pieces(request):
             block += piece
             if len(block) >= CHUNK_BYTES:
                 data = bytes(block)
@@ -387,6 +389,22 @@ async def _receive(context: CacheContext, request: Request, key: str, ingest: In
         if rest:
             await writer.write(rest)
     return measured
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    """The body as it comes; a client that sends nothing for long is given up."""
+    pieces = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                piece = await anext(pieces)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise _RefusedError(
+                408, f"nothing was sent for {IDLE_SECONDS:g} seconds; nothing is kept"
+            ) from None
+        yield piece
 
 
 async def _in_thread(context: CacheContext, work: Callable[..., _T], *arguments: Any) -> _T:
@@ -422,7 +440,7 @@ async def _put_narinfo(context: CacheContext, request: Request) -> Response:
 
 async def _narinfo_text(request: Request) -> str:
     body = bytearray()
-    async for piece in request.stream():
+    async for piece in _pieces(request):
         body += piece
         if len(body) > MAX_NARINFO_BYTES:
             raise TooLargeError(f"a narinfo has at most {MAX_NARINFO_BYTES} bytes")

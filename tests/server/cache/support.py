@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ class Upload:
     fields: dict[str, str] = field(default_factory=dict)
     signatures: Sequence[str] = ()
 
-    @property
+    @cached_property
     def file(self) -> bytes:
         return compress(self.nar, self.compression)
 
@@ -211,7 +212,6 @@ class CacheServer:
     async def _serve(self, listener: socket.socket) -> None:
         self.loop = asyncio.get_running_loop()
         async with open_pool(self.database.dsn) as pool:
-            pool.timeout = 3.0
             writer = GraphWriter(self.database.dsn)
             await writer.start()
             store = ObjectStore(self.objects.as_uri())

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
+from gradient.cache import routes
 from tests.server.cache.support import (
     CacheServer,
     MadeCache,
@@ -320,4 +321,22 @@ def test_an_upload_that_breaks_off_leaves_nothing(server: CacheServer, main: Mad
     wait_until(lambda: server.object_files() != complete, what="a part of the upload on disk")
     connection.close()
     wait_until(lambda: server.object_files() == complete, what="the part of the upload deleted")
+    assert server.everything() == before
+
+
+def test_an_upload_that_stalls_is_given_up(
+    server: CacheServer, main: MadeCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "IDLE_SECONDS", 0.2)
+    before = server.everything()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    connection.putrequest("PUT", f"/cache/main/nar/{'0' * 52}.nar")
+    connection.putheader("Authorization", f"Bearer {main.write_token}")
+    connection.putheader("Content-Length", "5000000")
+    connection.endheaders()
+    connection.send(make_nar(os.urandom(4_000_000)))
+    answer = connection.getresponse()
+    assert answer.status == 408
+    assert b"nothing is kept" in answer.read()
+    connection.close()
     assert server.everything() == before

@@ -332,6 +332,8 @@ def test_a_database_that_is_away_is_said_to_be_and_comes_back(
 ) -> None:
     upload = source_upload("src", b"x")
     name = server.database.name
+    assert server.context is not None
+    server.context.pool.timeout = 2.0
     with psycopg.connect(pg_server, autocommit=True) as admin:
         admin.execute(f"alter database {name} allow_connections false")
         try:
