@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Generator
-from typing import Final
+from collections.abc import Coroutine, Generator
+from typing import Any, Final
 
 import psycopg
 import structlog
@@ -33,6 +33,7 @@ from gradient.protocol import MAX_FRAME_BYTES
 from gradient.secrets import Secrets
 from gradient.sessions.registry import Sessions
 from gradient.sessions.session import SessionParts
+from gradient.tasks import Crew
 from gradient.timing import Timing
 from gradient.version import VERSION
 from gradient.web.health import health_routes
@@ -59,8 +60,7 @@ class Server:
         self._timing = timing or Timing()
         self._dsn = config.database.url
         self._stack = contextlib.AsyncExitStack()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = asyncio.Event()
+        self._crew = Crew()
         self._draining = False
         self._address: tuple[str, int] | None = None
         self._rules: Rules
@@ -83,30 +83,25 @@ class Server:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then stop; a second signal stops at once."""
+        """Serve until SIGTERM or SIGINT, then stop; a second signal stops at once.
+
+        Raises what made a part of the server fail, after stopping.
+        """
         loop = asyncio.get_running_loop()
-        interrupted = asyncio.Event()
+        asked, at_once = asyncio.Event(), asyncio.Event()
 
         def on_signal() -> None:
-            if self._stopping.is_set():
-                interrupted.set()
-            self._stopping.set()
+            (at_once if asked.is_set() else asked).set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal)
         try:
-            await self.start()
-            await self._stopping.wait()
-            stopping = asyncio.create_task(self.stop())
-            at_once = asyncio.create_task(interrupted.wait())
-            await asyncio.wait({stopping, at_once}, return_when=asyncio.FIRST_COMPLETED)
-            at_once.cancel()
-            if not stopping.done():
-                log.warning("stopped at once, on a second signal")
-                stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
-            if stopping.done() and not stopping.cancelled():
-                stopping.result()
+            if await _first(self.start(), asked.wait()):
+                return
+            failure = await _first(self._crew.failure(), asked.wait())
+            await _first(self.stop(), at_once.wait())
+            if isinstance(failure, BaseException):
+                raise failure
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
@@ -175,15 +170,16 @@ class Server:
             *health_routes(pool, self.writer, store, self._not_serving),
             *cache_routes(context),
         ]
-        self._spawn(self._passes.run(), "passes")
-        self._spawn(listen(self._dsn, self._on_topic), "listener")
-        self._spawn(self._instance.watch(self._fence, self._regained), "instance")
+        self._passes.start(self._crew)
+        self._crew.start(listen(self._dsn, self._on_topic), "listener")
+        self._crew.start(self._instance.watch(self._fence, self._regained), "instance")
         await self._listen(Starlette(routes=routes), listening)
         log.info("server listens", url=self.url, instance=config.instance, version=VERSION)
 
     async def until_failed(self) -> None:
         """Return when a part of the started server has failed: it should then be stopped."""
-        await self._stopping.wait()
+        failure = await self._crew.failure()
+        log.error("a part of the server failed", exc_info=failure)
 
     async def stop(self, reason: str = "the server stops") -> None:
         """Drain: no more jobs, sessions end when idle, the graph writer is flushed last."""
@@ -200,10 +196,7 @@ class Server:
         log.info("server stopped")
 
     async def _close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._crew.dismiss()
         await self._stack.aclose()
 
     # Parts --------------------------------------------------------------------------------------
@@ -238,17 +231,6 @@ class Server:
                 raise RuntimeError("the HTTP server ended before it listened")
             await asyncio.sleep(0.01)
 
-    def _spawn(self, coroutine: asyncio._CoroutineLike[None], name: str) -> None:
-        task = asyncio.create_task(coroutine, name=name)
-        task.add_done_callback(self._ended)
-        self._tasks.append(task)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """A part that ends by itself is a fault: the server stops, for its supervisor to see."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a part of the server failed", part=task.get_name(), exc_info=error)
-            self._stopping.set()
-
     def _on_topic(self, topic: str) -> None:
         if topic in _WORK_TOPICS:
             self._sessions.wake()
@@ -266,6 +248,18 @@ class Server:
         if not self._instance.held:
             return "the instance lock is lost; passes and assignments wait for it"
         return None
+
+
+async def _first(*works: Coroutine[Any, Any, Any]) -> Any:
+    """The result of whichever ends first; the others are cancelled and waited for."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return next(task for task in tasks if task in done).result()
 
 
 class _Http(uvicorn.Server):

@@ -14,6 +14,7 @@ from psycopg_pool import PoolTimeout
 from gradient.db.call import Rules
 from gradient.db.listen import EVERYTHING
 from gradient.errors import GradientError
+from gradient.tasks import Crew
 from gradient.timing import Timing
 
 log = structlog.get_logger(__name__)
@@ -45,11 +46,10 @@ class Passes:
         self._may_run = may_run
         self._wakes = {each: asyncio.Event() for each in passes}
 
-    async def run(self) -> None:
-        """Run every pass until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for each in self._wakes:
-                group.create_task(self._supervise(each), name=f"pass {each.name}")
+    def start(self, crew: Crew) -> None:
+        """Run every pass, each as a task of the crew."""
+        for each in self._wakes:
+            crew.start(self._supervise(each), name=f"pass {each.name}")
 
     def kick(self, topic: str) -> None:
         """Wake the passes of a topic; EVERYTHING wakes them all."""

@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 
+from gradient.tasks import Crew
+
 Work = Callable[[], Awaitable[None]]
 
 
@@ -41,8 +43,8 @@ class ByteBudget:
 class Lanes:
     """Runs work in the order in which it was added to its lane; lanes do not wait on each other."""
 
-    def __init__(self, group: asyncio.TaskGroup) -> None:
-        self._group = group
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
         self._lanes: dict[Hashable, deque[Work]] = {}
 
     def add(self, lane: Hashable, work: Work) -> None:
@@ -52,7 +54,7 @@ class Lanes:
             waiting.append(work)
             return
         self._lanes[lane] = deque([work])
-        self._group.create_task(self._serve(lane))
+        self._crew.start(self._serve(lane))
 
     async def _serve(self, lane: Hashable) -> None:
         waiting = self._lanes[lane]

@@ -65,6 +65,7 @@ from gradient.protocol import (
 from gradient.sessions.handshake import Welcome
 from gradient.sessions.lanes import ByteBudget, Lanes
 from gradient.sessions.reports import graph_message
+from gradient.tasks import Crew
 from gradient.timing import Timing
 
 if sys.version_info >= (3, 14):
@@ -105,6 +106,8 @@ class _Owned(msgspec.Struct):
     evaluation: int | None = None
     # The last batch on its way through the graph writer; what follows waits for it.
     last_batch: asyncio.Task[None] | None = None
+    # Why a batch was refused: after it the job can only fail.
+    refused: str | None = None
 
 
 class _EndedError(Exception):
@@ -129,8 +132,8 @@ class Session:
         self._end = asyncio.Event()
         self._close_code = CLOSE_RESTART
         self._close_reason = ""
-        self._lanes: Lanes
-        self._group: asyncio.TaskGroup
+        self._crew = Crew()
+        self._lanes = Lanes(self._crew)
         self._owned: dict[int, _Owned] = {}
         self._aborts_sent: set[int] = set()
         self._resumed = False
@@ -145,21 +148,17 @@ class Session:
 
     async def run(self) -> None:
         """Serve the worker until its socket closes or `close` is called."""
+        self._crew.start(self._read())
+        self._crew.start(self._market())
+        self._crew.start(self._wait_for_end())
         try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
-                self._lanes = Lanes(group)
-                group.create_task(self._read())
-                group.create_task(self._market())
-                group.create_task(self._wait_for_end())
-        except* _EndedError:
-            pass
-        except* WriterClosedError:
-            pass
-        except* Exception:
+            failure = await self._crew.failure()
+        finally:
+            await self._crew.dismiss()
+        if not isinstance(failure, _EndedError | WriterClosedError):
+            self._log.error("session failed", exc_info=failure)
             self._close_code = CLOSE_FAULT
             self._close_reason = "fault in the server, see its log"
-            self._log.exception("session failed")
         await self._hang_up()
 
     def close(self, code: int, reason: str) -> None:
@@ -491,23 +490,24 @@ class Session:
         except BaseException:
             self._bytes.release(size)
             raise
-        owned.last_batch = self._group.create_task(
-            self._recorded(report, size, recorded, owned.last_batch)
+        owned.last_batch = self._crew.start(
+            self._recorded(report, size, owned, recorded, owned.last_batch)
         )
 
     async def _recorded(
         self,
         report: Report,
         size: int,
+        owned: _Owned,
         recorded: asyncio.Future[Any],
         previous: asyncio.Task[None] | None,
     ) -> None:
         try:
             await recorded
         except (GradientError, psycopg.Error, GraphTimeoutError) as error:
-            # The writer has failed the evaluation with this text and closed the assignment.
-            if self._owned.pop(report.assignment, None) is not None:
-                await self._send(AbortJob(assignment=report.assignment, reason=str(error)))
+            # The writer has failed the evaluation with this text.
+            owned.refused = str(error)
+            await self.abort(report.assignment, owned.refused)
             return
         finally:
             self._bytes.release(size)
@@ -523,6 +523,9 @@ class Session:
             owned = self._owned.get(report.assignment)
         if owned is None:
             await self._stale(report.assignment)
+            return
+        if owned.refused is not None and not isinstance(report.event, JobFailed):
+            await self._refuse(report, owned, owned.refused)
             return
         message = graph_message(owned.kind, report.event)
         try:
