@@ -13,7 +13,8 @@ import hashlib
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,9 +75,10 @@ def upgrade(dsn: str, root: Path, *, role_prefix: str = DEFAULT_PREFIX) -> Deplo
     """Migrate and deploy: bring the database to what `root` holds.
 
     Any number of servers may call this at once; one does the work, the others find
-    nothing left to do. `dsn` needs the rights to create schemas in its database.
+    nothing left to do. `dsn` needs the rights to create schemas in its database, or,
+    where nothing is left to do, to read there. Raises DeployError when it lacks them.
     """
-    with deploy_lock(dsn) as conn:
+    with deploy_lock(dsn) as conn, _rights_explained(conn):
         applied = migrate_locked(conn, dsn, root)
         report = deploy_locked(conn, root, role_prefix=role_prefix)
         report.migrations = applied
@@ -87,8 +89,19 @@ def deploy(
     dsn: str, root: Path, *, role_prefix: str = DEFAULT_PREFIX, force: bool = False
 ) -> DeployReport:
     """Deploy the functions folder on a migrated database; `force` ignores the digest."""
-    with deploy_lock(dsn) as conn:
+    with deploy_lock(dsn) as conn, _rights_explained(conn):
         return deploy_locked(conn, root, role_prefix=role_prefix, force=force)
+
+
+@contextmanager
+def _rights_explained(conn: psycopg.Connection[Any]) -> Iterator[None]:
+    try:
+        yield
+    except errors.InsufficientPrivilege as error:
+        raise DeployError(
+            f"the login {conn.info.user} may not bring the database to this version "
+            f"({str(error).splitlines()[0]}); run 'gradient db migrate' as its owner first"
+        ) from error
 
 
 def deploy_locked(
@@ -116,7 +129,7 @@ def folder_digest(conn: psycopg.Connection[Any], files: Iterable[SqlFile], roles
     parts = [str(DEPLOYER_VERSION), str(conn.info.server_version // 10000)]
     parts += [f"{file.path} {file.sha256}" for file in files]
     parts += sorted(applied_names(conn))
-    parts += [str(roles.owner), *sorted(roles.audiences.values())]
+    parts += [roles.prefix, *sorted(roles.existing)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -260,7 +273,7 @@ class _Deployment:
                         self._create_unit(unit)
                 except _NOT_YET as error:
                     blocked.append((unit, error))
-                except _RETRIED:
+                except (*_RETRIED, errors.InsufficientPrivilege):
                     raise
                 except psycopg.Error as error:
                     raise DeployError(f"{unit.file.path}: {unit.name}: {error}") from error
@@ -377,7 +390,7 @@ def remove(dsn: str) -> list[str]:
     """
     with deploy_lock(dsn) as conn, conn.transaction():
         conn.execute("set local search_path = pg_catalog")
-        removed = _Deployment(conn, [], Roles(DEFAULT_PREFIX, None, {}, ()), "")
+        removed = _Deployment(conn, [], Roles(DEFAULT_PREFIX, (), None, {}, ()), "")
         for kind in (Kind.TRIGGER, Kind.VIEW, Kind.FUNCTION):
             for found in catalog.objects(conn):
                 if found.kind is kind:

@@ -92,14 +92,18 @@ def migrate(dsn: str, root: Path) -> list[str]:
 
 def migrate_locked(conn: psycopg.Connection[Any], dsn: str, root: Path) -> list[str]:
     """`migrate` for a caller that holds the deployers' lock on `conn`."""
-    _ensure_bookkeeping_schema(conn)
     migrations = _read(root)
-    unknown = applied_names(conn) - {str(migration.id) for migration in migrations}
+    applied = applied_names(conn)
+    unknown = applied - {str(migration.id) for migration in migrations}
     if unknown:
         raise MigrationError(
             f"this database has migrations that this version does not know: "
             f"{', '.join(sorted(unknown))}; use the version of Gradient that applied them, or newer"
         )
+    if all(str(migration.id) in applied for migration in migrations):
+        # Finding that nothing is to be done needs no rights beyond reading.
+        return []
+    _ensure_bookkeeping_schema(conn)
     with _backend(dsn) as backend:
         outstanding = list(backend.to_apply(migrations))
         for migration in outstanding:

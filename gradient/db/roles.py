@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 from psycopg import errors, sql
 
+from gradient.db.migrate import BOOKKEEPING_SCHEMA
 from gradient.db.source import AUDIENCES, SCHEMAS
 
 DEFAULT_PREFIX = "gradient"
@@ -30,10 +31,12 @@ class Roles:
     """The roles of one deployment that exist, and what is given up where they do not.
 
     `owner` is None where the login itself owns everything. `audiences` maps
-    server, operator and reader to role names. `notes` are sentences for a person.
+    server, operator and reader to role names. `existing` are all that exist, `notes`
+    sentences for a person.
     """
 
     prefix: str
+    existing: tuple[str, ...]
     owner: str | None
     audiences: Mapping[str, str]
     notes: tuple[str, ...]
@@ -49,11 +52,8 @@ def ensure_roles(conn: psycopg.Connection[Any], prefix: str = DEFAULT_PREFIX) ->
             f"role prefix {prefix!r}: use a lower-case letter, then letters, digits and _, "
             "at most 40 characters"
         )
-    missing = [
-        role
-        for role in (f"{prefix}_{suffix}" for suffix in ("owner", *AUDIENCES))
-        if not _ensure_role(conn, role)
-    ]
+    wanted = [f"{prefix}_{suffix}" for suffix in ("owner", *AUDIENCES)]
+    missing = [role for role in wanted if not _ensure_role(conn, role)]
     notes = []
     if missing:
         notes.append(
@@ -75,7 +75,8 @@ def ensure_roles(conn: psycopg.Connection[Any], prefix: str = DEFAULT_PREFIX) ->
         for audience in AUDIENCES
         if f"{prefix}_{audience}" not in missing
     }
-    return Roles(prefix, owner, audiences, tuple(notes))
+    existing = tuple(role for role in wanted if role not in missing)
+    return Roles(prefix, existing, owner, audiences, tuple(notes))
 
 
 def _ensure_role(conn: psycopg.Connection[Any], role: str) -> bool:
@@ -196,6 +197,12 @@ def grant(
     members = sql.SQL(", ").join(everyone[1:])
     conn.execute(sql.SQL("grant usage on schema {} to {}").format(schemas, members))
     conn.execute(sql.SQL("grant select on all tables in schema {} to {}").format(schemas, members))
+    # Whoever may not migrate can still see that nothing is left to migrate.
+    bookkeeping = sql.Identifier(BOOKKEEPING_SCHEMA)
+    conn.execute(sql.SQL("grant usage on schema {} to {}").format(bookkeeping, members))
+    conn.execute(
+        sql.SQL("grant select on all tables in schema {} to {}").format(bookkeeping, members)
+    )
     _hide_secrets(conn, roles)
     for audience, role in roles.audiences.items():
         callable_by_role = [

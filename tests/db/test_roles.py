@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from gradient.db.deploy import upgrade
+from gradient.db.deploy import DeployError, upgrade
 from tests.support.database import Connection, Database
 from tests.support.sql_folder import SqlFolder
 
@@ -206,3 +206,36 @@ def test_a_login_that_may_make_roles_needs_no_superuser(
             admin.execute(sql.SQL("reassign owned by {} to managed_login").format(role))
             admin.execute(sql.SQL("drop owned by {}").format(role))
             admin.execute(sql.SQL("drop role {}").format(role))
+
+
+@pytest.fixture
+def server_login(empty_db: Database) -> Iterator[str]:
+    """A login that is nothing but a member of the server's role."""
+    admin = empty_db.connect()
+    admin.execute("create role restricted_login login nosuperuser nocreaterole")
+    yield psycopg.conninfo.make_conninfo(empty_db.dsn, user="restricted_login")
+    admin.execute("drop role restricted_login")
+
+
+def test_a_login_with_the_servers_rights_only_starts_on_a_database_that_is_up_to_date(
+    empty_db: Database, folder: SqlFolder, server_login: str
+) -> None:
+    folder.function("graph/put.sql", WRITE.format(audience="server"))
+    upgrade(empty_db.dsn, folder.root)
+    empty_db.connect().execute("grant gradient_server to restricted_login")
+    report = upgrade(server_login, folder.root)
+    assert (report.migrations, report.deployed) == ([], False)
+
+
+@pytest.mark.parametrize("outstanding", ["function", "migration"])
+def test_a_login_with_the_servers_rights_only_is_told_who_must_migrate(
+    empty_db: Database, folder: SqlFolder, server_login: str, outstanding: str
+) -> None:
+    upgrade(empty_db.dsn, folder.root)
+    empty_db.connect().execute("grant gradient_server to restricted_login")
+    if outstanding == "function":
+        folder.function("graph/put.sql", WRITE.format(audience="server"))
+    else:
+        folder.migration("0002.more", "create table gradient.more (id int);", "select 1;")
+    with pytest.raises(DeployError, match=r"restricted_login may not .*gradient db migrate"):
+        upgrade(server_login, folder.root)
