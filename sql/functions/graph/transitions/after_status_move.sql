@@ -11,7 +11,7 @@ declare
   v_settled bigint[];
 begin
   v_need := graph.update_need(p_moved);
-  v_settled := graph.settle_need(v_need.gained, v_need.lost);
+  v_settled := graph.settle_need(v_need.gained, v_need.lost || p_moved);
   perform graph.promote(p_moved || coalesce(p_released, '{}'));
   perform graph.sync_ready(p_moved);
   perform graph.check_evaluations_done(array(

@@ -25,6 +25,9 @@ begin
     v_status := graph.move_evaluation(p_evaluation, 'Failed');
     perform graph.request_abort(array(
       select o.id from gradient.dispatched_job o where o.job = 'eval:' || p_evaluation and o.finished_at is null));
+    -- What an unfinished walk recorded, and nothing wants, waits for no further batch.
+    perform graph.settle_need(null, array(
+      select j.derivation_build from gradient.build_job j where j.evaluation = p_evaluation));
   end if;
   return jsonb_build_object('status', v_status);
 end

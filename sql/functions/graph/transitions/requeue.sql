@@ -29,6 +29,7 @@ begin
     returning b.derivation
   )
   select coalesce(array_agg(m.derivation), '{}') into v_due from moved m;
+  perform graph.settle_need(v_due, v_due);
   perform graph.promote(v_due);
   return cardinality(v_due);
 end
