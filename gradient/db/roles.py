@@ -9,8 +9,7 @@ logins. Roles belong to the cluster, which is why no migration makes them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +21,6 @@ from gradient.db.source import AUDIENCES, SCHEMAS
 
 DEFAULT_PREFIX = "gradient"
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,39}")
-# Tables whose comment begins with this word hold keys or token hashes.
-SECRET_MARK = "Secret:"
 
 
 @dataclass(frozen=True)
@@ -110,16 +107,6 @@ def _is_member(conn: psycopg.Connection[Any], role: str) -> bool:
     return bool(found and found[0])
 
 
-@contextmanager
-def as_role(conn: psycopg.Connection[Any], role: str) -> Iterator[None]:
-    """Run the block as `role`, then return to the login."""
-    conn.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
-    try:
-        yield
-    finally:
-        conn.execute("reset role")
-
-
 def take_ownership(conn: psycopg.Connection[Any], roles: Roles) -> None:
     """Give every object of our schemas to the owner role; nothing when there is none."""
     if roles.owner is None:
@@ -203,7 +190,6 @@ def grant(
     conn.execute(
         sql.SQL("grant select on all tables in schema {} to {}").format(bookkeeping, members)
     )
-    _hide_secrets(conn, roles)
     for audience, role in roles.audiences.items():
         callable_by_role = [
             sql.SQL(identity) for identity, who in sorted(executable.items()) if audience in who
@@ -213,19 +199,4 @@ def grant(
                 sql.SQL("grant execute on routine {} to {}").format(
                     sql.SQL(", ").join(callable_by_role), sql.Identifier(role)
                 )
-            )
-
-
-def _hide_secrets(conn: psycopg.Connection[Any], roles: Roles) -> None:
-    others = [role for audience, role in roles.audiences.items() if audience != "server"]
-    secret = conn.execute(
-        "select c.oid::regclass::text from pg_class c"
-        " where c.relnamespace = any(%s::regnamespace[]) and c.relkind in ('r', 'p')"
-        " and obj_description(c.oid, 'pg_class') like %s",
-        [list(SCHEMAS), SECRET_MARK + "%"],
-    ).fetchall()
-    for (table,) in secret:
-        for role in others:
-            conn.execute(
-                sql.SQL("revoke all on {} from {}").format(sql.SQL(table), sql.Identifier(role))
             )
