@@ -54,7 +54,7 @@ def set_(context: Context, *, name: str, value: str) -> None:
     \b
     Examples:
       gradient setting set worker_grace 300
-      gradient setting list                  to see what there is
+      gradient setting list
     """
     in_force = context.value("select gradient.set(%s, %s)", [name, value])
     say(f"{name} = {in_force}")
