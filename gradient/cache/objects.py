@@ -51,6 +51,24 @@ def _mapped(action: str, key: str) -> Iterator[None]:
         raise StoreUnavailableError(f"the object store cannot {action} {key}: {reason}") from error
 
 
+def _bucket(url: str, options: dict[str, str]) -> S3Store:
+    unencrypted = options.get("endpoint", "").startswith("http://")
+    try:
+        return S3Store.from_url(
+            url,
+            config=cast("S3Config", options),
+            client_options={"allow_http": True} if unencrypted else None,
+        )
+    except BaseException as error:
+        # obstore panics, outside of the Exception hierarchy, over an option it does not know.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"object store {url} with options {', '.join(options) or 'none'}: {reason}"
+            ) from None
+        raise
+
+
 class ObjectWriter:
     """One object being written; it appears when `ObjectStore.writing` ends without an error."""
 
@@ -97,10 +115,7 @@ class ObjectStore:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._store = LocalStore(self.folder)
         elif parts.scheme == "s3":
-            try:
-                self._store = S3Store.from_url(url, config=cast("S3Config", dict(options or {})))
-            except (BaseError, ValueError) as error:
-                raise ValueError(f"object store {url}: {error}") from error
+            self._store = _bucket(url, dict(options or {}))
         else:
             raise ValueError(f"object store {url!r}: use file:///folder or s3://bucket/prefix")
 
