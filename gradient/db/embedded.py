@@ -103,7 +103,7 @@ class EmbeddedDatabase:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            self.state_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _make_enterable(self.state_dir)
             handle = (self.state_dir / "postgresql.lock").open("w", encoding="utf-8")
         except OSError as error:
             raise ClusterError(
@@ -231,6 +231,15 @@ class EmbeddedDatabase:
             with psycopg.connect(dsn, connect_timeout=10):
                 return pid
         return None
+
+
+def _make_enterable(folder: Path) -> None:
+    """Make the folder and what is missing above it, open to the account whatever our umask is."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        if os.geteuid() == 0:
+            path.chmod(0o755)
 
 
 def _production_settings() -> dict[str, str]:

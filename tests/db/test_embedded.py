@@ -239,6 +239,18 @@ def test_a_state_folder_out_of_the_accounts_reach_is_refused(state_dir: Path) ->
         embedded.start()
 
 
+@needs_root
+def test_a_strict_umask_of_root_does_not_lock_the_account_out(state_dir: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        embedded = EmbeddedDatabase(state_dir / "new" / "state", account=Account.named("nobody"))
+        dsn = embedded.start()
+    finally:
+        os.umask(before)
+    assert setting(dsn, "jit") == "off"
+    embedded.stop()
+
+
 def test_two_starts_at_once_make_one_database(state_dir: Path) -> None:
     script = (
         "import sys; from pathlib import Path;"
