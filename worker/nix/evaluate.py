@@ -63,7 +63,12 @@ _PROGRAM: Final = r"""
       in
       if !at.found then { missing = true; }
       else if item.expand == "names"
-      then { names = if builtins.isAttrs at.value then builtins.attrNames at.value else [ ]; }
+      then {
+        names =
+          if builtins.isAttrs at.value && !isDerivation at.value
+          then builtins.attrNames at.value
+          else [ ];
+      }
       else if isDerivation at.value
       then { drv = builtins.unsafeDiscardStringContext at.value.drvPath; }
       else if item.toplevel && system.found && isDerivation system.value
