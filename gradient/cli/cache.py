@@ -36,7 +36,13 @@ def cache() -> None:
 @click.argument("name")
 @click.option("--public", is_flag=True, help="Readable without a token.")
 @click.option("--key-name", help="Name of the signing key; <name>-1 by default.")
-@click.option("--priority", type=click.IntRange(0), help="Order among caches, low first.")
+@click.option(
+    "--priority",
+    type=click.IntRange(0),
+    default=40,
+    show_default=True,
+    help="Order among a client's caches, low first.",
+)
 @click.option("--max-nar-size", type=SizeType(), help="Largest path taken, like 16GiB.")
 @json_option
 @pass_context
@@ -46,7 +52,7 @@ def create(
     name: str,
     public: bool,
     key_name: str | None,
-    priority: int | None,
+    priority: int,
     max_nar_size: int | None,
     as_json: bool,
 ) -> None:
@@ -70,8 +76,12 @@ def create(
         raise Failure(str(error), exit_code=CANNOT_RUN) from error
     sealed = secrets.encrypt(private_key, f"cache:{name}")
     number = context.value(
-        "select gradient.create_cache(%s, %s, %s, %s, %s)",
-        [name, public_key.partition(":")[0], public_key, sealed, public],
+        "select gradient.create_cache(p_name => %s, p_key_name => %s, p_public_key => %s,"
+        " p_private_key_encrypted => %s, p_public => %s, p_priority => %s, p_max_nar_size => %s)",
+        [
+            *(name, public_key.partition(":")[0], public_key),
+            *(sealed, public, priority, max_nar_size),
+        ],
     )
     created = {"id": number, "name": name, "public_key": public_key, "url": url(context, name)}
     if as_json:

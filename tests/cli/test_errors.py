@@ -219,5 +219,3 @@ def test_control_characters_of_others_do_not_reach_the_terminal(cli: Cli) -> Non
     typed = cli.ok("project", "list")
     assert "red alert" in typed.out
     assert "\x1b" not in typed.out
-
-
