@@ -22,9 +22,6 @@ from worker.transfer import MissingPathsError, path_infos, upload
 MEMORY_SAMPLE_SECONDS: Final = 0.5
 UPLOADS: Final = 8
 
-# Where the worker's words and the domain's differ.
-_CLASS_NAMES: Final = {Outcome.TRANSIENT_NETWORK: "network"}
-
 
 async def run_build(job: BuildJob, context: JobContext) -> None:
     """Build one derivation and bring its outputs into the cache.
@@ -105,7 +102,7 @@ async def _build(
         memory.stop()
     if not report.success:
         raise JobError(
-            _CLASS_NAMES.get(report.outcome, report.outcome.value),
+            report.outcome.value,
             report.reason or report.outcome.value,
             report.missing_paths,
         )

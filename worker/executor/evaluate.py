@@ -17,7 +17,7 @@ from worker.executor.job import JobContext, JobError
 from worker.executor.walk import Walk
 from worker.nix.errors import NixError, StoreFaultError
 from worker.nix.evaluate import EvaluationLimits, NothingMatchedError, evaluate
-from worker.nix.flake import FlakeSource, fetch_repository, with_inputs
+from worker.nix.flake import FetchError, FlakeSource, fetch_repository, with_inputs
 from worker.nix.patterns import parse_patterns
 from worker.nix.processes import ProcessTimeoutError
 from worker.transfer import MissingPathsError
@@ -79,6 +79,9 @@ async def _fetch(job: FlakeJob, context: JobContext, walk: Walk) -> FlakeSource:
                 )
             except ProcessTimeoutError as error:
                 raise JobError("network", str(error)) from None
+            except FetchError as error:
+                outcome = "network" if error.transient else "evaluation_failed"
+                raise JobError(outcome, str(error)) from None
     if step:
         with context.spans.phase("upload_source"):
             # Whoever evaluates elsewhere needs the inputs as well.

@@ -29,7 +29,7 @@ class Outcome(enum.StrEnum):
     WORKER_STOPPING = "worker_stopping"
     WORKER_FAULT = "worker_fault"
     MISSING_INPUT = "missing_input"
-    TRANSIENT_NETWORK = "transient_network"
+    NETWORK = "network"
     TIMEOUT_TOTAL = "timeout_total"
     TIMEOUT_SILENT = "timeout_silent"
     LOG_LIMIT = "log_limit"
@@ -179,7 +179,7 @@ def _of_failed_builder(words: str, log: str, is_fixed_output: bool) -> Outcome:
         if pattern.search(log):
             return outcome
     if is_fixed_output and _NETWORK_IN_LOG.search(log):
-        return Outcome.TRANSIENT_NETWORK
+        return Outcome.NETWORK
     return Outcome.BUILDER_FAILED
 
 

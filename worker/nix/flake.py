@@ -39,6 +39,12 @@ _GIT_CONFIG: Final = """\
 # Two fetches into one clone would take each other's FETCH_HEAD.
 _CLONE_LOCKS: Final[dict[Path, asyncio.Lock]] = {}
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_UNREACHABLE = re.compile(
+    r"could not resolve host|connection (?:refused|reset|timed out)|operation timed out"
+    r"|failed to connect|network is unreachable|no route to host|early eof|error: 5\d\d"
+    r"|temporary failure in name resolution|remote end hung up unexpectedly",
+    re.IGNORECASE,
+)
 _CHECK_FLAKE = """
   let
     flake = import (/. + builtins.fromJSON ''{path}'' + "/flake.nix");
@@ -54,7 +60,15 @@ _CHECK_FLAKE = """
 
 
 class FetchError(NixError):
-    """The source cannot be fetched; subclasses say why."""
+    """The source cannot be fetched; subclasses say why.
+
+    Attributes:
+        transient: whether a server could not be reached, so that another time it may succeed.
+    """
+
+    def __init__(self, text: str, *, transient: bool = False) -> None:
+        super().__init__(text)
+        self.transient = transient
 
 
 class UnknownRepositoryError(FetchError):
@@ -166,7 +180,10 @@ async def with_inputs(
             )
         if "error: syntax error" in text or ("flake.nix" in text and "undefined variable" in text):
             raise InvalidFlakeError(f"flake.nix cannot be read: {_without_prefix(text)}")
-        raise InputFetchError(f"the inputs of the flake cannot be fetched: {_without_prefix(text)}")
+        raise InputFetchError(
+            f"the inputs of the flake cannot be fetched: {_without_prefix(text)}",
+            transient=_UNREACHABLE.search(text) is not None,
+        )
     found: set[str] = set()
     _collect_inputs(json.loads(done.stdout), found)
     return dataclasses.replace(source, inputs=frozenset(found - {source.path}))
@@ -335,7 +352,8 @@ def _fetch_arguments(url: str, *what: str) -> list[str]:
 def _cannot_read(url: str, done: processes.Completed) -> UnknownRepositoryError:
     reason = done.error_text.partition("\nPlease make sure")[0]
     return UnknownRepositoryError(
-        f"the repository {_shown(url)} cannot be read: {_shown(_without_prefix(reason))}"
+        f"the repository {_shown(url)} cannot be read: {_shown(_without_prefix(reason))}",
+        transient=_UNREACHABLE.search(reason) is not None,
     )
 
 

@@ -9,17 +9,20 @@ descendant is gone, with the command's exit code (128 + signal when a signal end
 
 SIGTERM, and the death of the parent, are passed on to the command; what is alive after the grace
 is killed. Nix stops its builder on SIGTERM, but not on SIGKILL, hence the order.
+
+It starts with every command, and its imports are most of what that costs: hence no pathlib and no
+contextlib here.
 """
+
+# ruff: noqa: PTH123, PTH208, SIM105
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -29,15 +32,16 @@ POLL_SECONDS = 0.02
 def descendants(root: int) -> list[int]:
     """Every living process below `root`, by /proc; a process that vanishes meanwhile is skipped."""
     children: dict[int, list[int]] = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
             continue
         try:
-            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+            with open(f"/proc/{name}/stat", "rb") as stat:
+                fields = stat.read().rpartition(b")")[2].split()
         except OSError:
             continue
         if fields and fields[0] != b"Z":
-            children.setdefault(int(fields[1]), []).append(int(folder.name))
+            children.setdefault(int(fields[1]), []).append(int(name))
     found: list[int] = []
     todo = [root]
     while todo:
@@ -50,8 +54,10 @@ def descendants(root: int) -> list[int]:
 def kill_all(pids: list[int]) -> None:
     """SIGKILL each; one that is gone is no error."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def main(argv: list[str]) -> int:

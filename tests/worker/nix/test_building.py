@@ -300,7 +300,7 @@ async def test_an_input_that_is_lost_from_a_closure_is_named(
         ('sh "a" "echo cc1: out of memory allocating 1 bytes; exit 1" { }', "out_of_memory"),
         ('sh "a" "echo killed 3 tests; exit 1" { }', "builder_failed"),
         ('sh "a" "cat /bin/sh > /dev/full" { }', "disk_full"),
-        ('sh "a" "echo curl: Could not resolve host: x; exit 1" fixed', "transient_network"),
+        ('sh "a" "echo curl: Could not resolve host: x; exit 1" fixed', "network"),
         ('sh "a" "echo curl: Could not resolve host: x; exit 1" { }', "builder_failed"),
         ('sh "a" "true" { system = "riscv64-linux"; }', "worker_fault"),
         ('sh "a" "true" { requiredSystemFeatures = [ "nowhere" ]; }', "worker_fault"),

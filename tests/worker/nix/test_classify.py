@@ -138,7 +138,7 @@ def test_a_network_error_is_no_verdict_on_a_fixed_output_and_one_on_any_other(
     log: bytes,
 ) -> None:
     status = BuildStatus.TRANSIENT_FAILURE
-    assert outcome(status, FAILED, log=log, fixed=True) == Outcome.TRANSIENT_NETWORK
+    assert outcome(status, FAILED, log=log, fixed=True) == Outcome.NETWORK
     assert outcome(status, FAILED, log=log, fixed=False) == Outcome.BUILDER_FAILED
 
 

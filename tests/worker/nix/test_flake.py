@@ -171,6 +171,17 @@ async def test_a_repository_that_is_not_there_is_named(settings: NixSettings, ur
     assert url in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "transient"), [("http://127.0.0.1:1/none", True), ("/nonexistent/repository", False)]
+)
+async def test_a_server_that_cannot_be_reached_is_told_from_a_repository_that_is_not_there(
+    settings: NixSettings, url: str, transient: bool
+) -> None:
+    with pytest.raises(UnknownRepositoryError) as caught:
+        await fetch_repository(settings, url, None)
+    assert caught.value.transient is transient
+
+
 async def test_a_folder_that_is_no_repository_is_named(
     settings: NixSettings, tmp_path: Path
 ) -> None:
