@@ -15,6 +15,7 @@ create function scheduler.assign(
   returns setof jsonb
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan
 as $$
 declare
   -- A round finds less than it wants only when candidates closed or were taken under its hands.

@@ -17,6 +17,10 @@ create function scheduler.claim_builds(
   returns table (assignment bigint, derivation_build bigint, token text)
   language plpgsql volatile
   set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan
+  set enable_seqscan = off
+  set enable_hashjoin = off
+  set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare

@@ -5,7 +5,6 @@
 create function scheduler.evaluation_steps()
   returns text[]
   language sql immutable parallel safe
-  set search_path = pg_catalog, pg_temp
 as $$ select array['fetch_flake', 'evaluate_flake', 'evaluate_derivations'] $$;
 
 comment on function scheduler.evaluation_steps() is

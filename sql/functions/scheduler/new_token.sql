@@ -5,7 +5,6 @@
 create function scheduler.new_token()
   returns text
   language sql volatile
-  set search_path = pg_catalog, pg_temp
 as $$
   select encode(sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())), 'hex')
 $$;

@@ -204,6 +204,7 @@ def test_passes_with_nothing_to_do_write_nothing_that_is_logged(
 ) -> None:
     committed.evaluate(OTHER)
     committed.start(OTHER)
+    committed.message("select scheduler.build_pass('server-1')")
     calls = (
         "select scheduler.build_pass('server-1')",
         "select scheduler.instance_seen('server-1')",

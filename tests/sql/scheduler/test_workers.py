@@ -302,10 +302,7 @@ def test_jobs_of_a_worker_that_left_are_returned_after_the_grace_and_not_before(
     assert world.status(OTHER) == "Building"
     world.at(start + timedelta(seconds=120))
     assert world.message("select scheduler.return_silent_workers('server-2')") == 0
-    assert world.message("select scheduler.build_pass('server-1')") == {
-        "requeued": 0,
-        "returned": 1,
-    }
+    assert world.message("select scheduler.build_pass('server-1')")["returned"] == 1
     assert world.status(OTHER) == "Queued"
     assert world.message(ask) == 0
 

@@ -1,12 +1,18 @@
 -- graph.assigned(assignments) -> attempts opened
 -- Opens the attempt of each build assignment and notes when its shared build was first handed out.
 -- Internal to scheduler.claim_builds, which holds the shared builds' rows; says nothing twice.
+-- It moves no status, which is what the counters' trigger would look for, so that stays off.
 -- Locks: none of its own.
 
 create function graph.assigned(p_assignments bigint[])
   returns bigint
   language plpgsql volatile
   set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan
+  set enable_seqscan = off
+  set enable_hashjoin = off
+  set enable_mergejoin = off
+  set gradient.counters_only = 'on'
 as $$
 declare
   v_opened bigint;
@@ -20,7 +26,6 @@ begin
     on j.evaluation = a.evaluation and j.derivation_build = a.derivation_build
   where a.id = any(p_assignments)
     and a.kind = 'Build'
-    and a.finished_at is null
     and not exists (
       select from gradient.build_attempt t where t.dispatched_job = a.id)
   order by a.id;
@@ -39,4 +44,4 @@ end
 $$;
 
 comment on function graph.assigned(bigint[]) is
-  'Opens the Running attempt of every open build assignment given that has none; returns how many. The caller holds the shared builds'' rows.';
+  'Opens the Running attempt of every build assignment given that has none; returns how many. The caller holds the shared builds'' rows.';
