@@ -14,7 +14,7 @@ import pytest
 
 from gradient.db.cluster import wheel_install
 from gradient.db.embedded import EmbeddedDatabase
-from tests.cli.test_up import processes_naming
+from tests.support.cli_commands import processes_naming
 from tests.support.nix_store import NixStore, unavailable_reason
 
 CHECKOUT = Path(__file__).parents[2]
@@ -38,7 +38,8 @@ def state() -> Iterator[Path]:
 
 
 def demo(store: NixStore, state: Path) -> subprocess.CompletedProcess[str]:
-    script = f'export GRADIENT_DEMO_STATE="{state}"; exec "{sys.executable}" "{CHECKOUT}/examples/demo.py"'
+    program = CHECKOUT / "examples" / "demo.py"
+    script = f'export GRADIENT_DEMO_STATE="{state}"; exec "{sys.executable}" "{program}"'
     return subprocess.run(
         store.command(["sh", "-c", script]),
         stdin=subprocess.DEVNULL,

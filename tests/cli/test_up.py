@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 
 from gradient.db.cluster import wheel_install
 from gradient.db.embedded import EmbeddedDatabase
-from tests.support.cli_commands import PROGRAM, Cli
+from tests.support.cli_commands import PROGRAM, Cli, processes_naming
 from tests.support.nix_store import NixStore, unavailable_reason
 from tests.support.waiting import wait_until
 
@@ -64,20 +63,6 @@ def running() -> Iterator[list[Up]]:
     yield started
     for up in started:
         up.end()
-
-
-def processes_naming(text: str) -> list[int]:
-    """The living processes whose command line holds `text`."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            try:
-                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            if text in line:
-                found.append(int(folder.name))
-    return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -90,3 +90,17 @@ def _leaves(
             yield from _leaves(command, (*words, name), click.Context(command, parent=ctx))
         else:
             yield (*words, name), command
+
+
+def processes_naming(text: str) -> list[int]:
+    """The living processes whose command line holds `text`."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if text in line:
+                found.append(int(folder.name))
+    return found
