@@ -132,7 +132,7 @@ class Server:
         self._stack.push_async_callback(self.writer.close)
 
         self._instance = Instance(
-            config.instance, self.url, self._dsn, self._rules, self.writer, timing.renewal
+            config.instance, self.url, self._dsn, self._rules, self.writer, timing
         )
         self._stack.push_async_callback(self._instance.release)
         await self._instance.take()

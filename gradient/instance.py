@@ -21,11 +21,9 @@ from gradient.db.call import Rules, call
 from gradient.db.connect import Connection, connect
 from gradient.errors import GradientError
 from gradient.graph.writer import GraphWriter
+from gradient.timing import Timing
 from gradient.version import VERSION
 
-PROBE_SECONDS: Final = 5.0
-# How long a server that starts again waits for the lock of its former process to fall free.
-TAKEOVER_SECONDS: Final = 45.0
 _RETRY_SECONDS: Final = 0.5
 
 log = structlog.get_logger(__name__)
@@ -45,8 +43,8 @@ class Instance:
     """One server's row and lock.
 
     `take` before anything else, then `watch` as a task. `held` tells whether the lock is held.
-    `renewal`: seconds between two signs of life; sessions end that much before `instance_grace`
-    is over, when another server may begin to recover this one's work.
+    Sessions end one renewal before `instance_grace` is over, when another server may begin to
+    recover this one's work.
     """
 
     def __init__(
@@ -56,30 +54,30 @@ class Instance:
         dsn: str,
         rules: Rules,
         writer: GraphWriter,
-        renewal: float,
+        timing: Timing,
     ) -> None:
         self.name = name
         self._address = address
         self._dsn = dsn
         self._rules = rules
         self._writer = writer
-        self._renewal = renewal
+        self._timing = timing
         self._lock: Connection | None = None
         self.held = False
 
-    async def take(self, patience: float = TAKEOVER_SECONDS) -> None:
+    async def take(self) -> None:
         """Write the row, take the lock, and recover what a former process of this name left.
 
-        Waits `patience` seconds for that process's lock. Raises InstanceRunningError.
+        Waits `takeover` seconds for that process's lock. Raises InstanceRunningError.
         """
         await self._rules.patient_value(
             "scheduler.instance_started", self.name, VERSION, self._address
         )
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + self._timing.takeover
         while not await self._try_lock():
             if time.monotonic() >= deadline:
                 raise InstanceRunningError(self.name)
-            await asyncio.sleep(min(_RETRY_SECONDS, patience))
+            await asyncio.sleep(min(_RETRY_SECONDS, self._timing.takeover))
         recovered = await self._writer.message("scheduler.recover_interrupted_work", self.name)
         log.info("instance started", instance=self.name, recovered=recovered)
         self.held = True
@@ -90,7 +88,7 @@ class Instance:
         `fence` is called when the lock stays away, `regained` once it is held again.
         """
         grace = await self._rules.patient_value("gradient.setting_int", "instance_grace")
-        patience = max(0.0, grace - self._renewal)
+        patience = max(0.0, grace - self._timing.renewal)
         while True:
             await self._until_lost()
             self.held = False
@@ -109,11 +107,11 @@ class Instance:
 
     async def _until_lost(self) -> None:
         while True:
-            await asyncio.sleep(PROBE_SECONDS)
+            await asyncio.sleep(self._timing.probe)
             if self._lock is None or self._lock.closed:
                 return
             try:
-                async with asyncio.timeout(PROBE_SECONDS):
+                async with asyncio.timeout(self._timing.probe):
                     await self._lock.execute("select 1")
             except (psycopg.Error, TimeoutError):
                 return
@@ -123,7 +121,7 @@ class Instance:
         fenced = False
         while True:
             try:
-                async with asyncio.timeout(PROBE_SECONDS):
+                async with asyncio.timeout(self._timing.probe):
                     await self._rules.value(
                         "scheduler.instance_started", self.name, VERSION, self._address
                     )

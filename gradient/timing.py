@@ -15,7 +15,9 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     records are written at most this often. `pause`: least time between two runs of one pass, and
     between two looks of one session at its offers. `handshake`: for the whole greeting. `drain`:
     how long a stopping server waits for its sessions to become idle. `collection`: between two
-    collections of objects without a row. `graph_budget`: GRAPH_TX_BUDGET.
+    collections of objects without a row. `graph_budget`: GRAPH_TX_BUDGET. `probe`: between two
+    looks at the instance's lock. `takeover`: how long a server that starts again waits for the
+    lock of its former process.
     """
 
     tick: float = 5.0
@@ -25,3 +27,5 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     drain: float = 20.0
     collection: float = 3600.0
     graph_budget: float = BUDGET_SECONDS
+    probe: float = 5.0
+    takeover: float = 45.0

@@ -14,6 +14,7 @@ from psycopg_pool import PoolTimeout
 from gradient.db.call import Rules
 from gradient.db.listen import EVERYTHING
 from gradient.errors import GradientError
+from gradient.graph.writer import GraphTimeoutError
 from gradient.tasks import Crew
 from gradient.timing import Timing
 
@@ -81,7 +82,7 @@ class Passes:
         """Run the pass; the text of its failure, None when it succeeded."""
         try:
             await each.run()
-        except (psycopg.Error, PoolTimeout, GradientError) as error:
+        except (psycopg.Error, PoolTimeout, GradientError, GraphTimeoutError) as error:
             log.warning("pass failed, it runs again", which=each.name, error=str(error))
             return str(error)
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -50,11 +51,16 @@ class _RefusedError(Exception):
 
 
 async def greet(
-    socket: WebSocket, rules: Rules, instance: str, *, refusal: str | None, seconds: float
+    socket: WebSocket,
+    rules: Rules,
+    instance: str,
+    *,
+    refusal: Callable[[], str | None],
+    seconds: float,
 ) -> Welcome | None:
     """Read the first frame and answer it; None when the caller was refused and is gone.
 
-    `refusal` says why nobody is let in at present. `seconds` limit the whole greeting.
+    `refusal` says why nobody is let in at present, None when one is. `seconds` limit the whole greeting.
     """
     offered = socket.scope.get("subprotocols", [])
     await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
@@ -66,13 +72,14 @@ async def greet(
         try:
             async with asyncio.timeout(seconds):
                 hello = await _first_frame(socket)
-                if refusal is not None:
-                    raise _RefusedError(503, refusal, CLOSE_TRY_LATER)
+                reason = refusal()
+                if reason is not None:
+                    raise _RefusedError(503, reason, CLOSE_TRY_LATER)
                 welcome, ack = await _admit(rules, instance, hello)
                 await socket.send_text(encode(ack))
         except TimeoutError:
-            reason = f"The greeting was not over after {seconds:g} seconds."
-            raise _RefusedError(400, reason, CLOSE_PROTOCOL) from None
+            late = f"The greeting was not over after {seconds:g} seconds."
+            raise _RefusedError(400, late, CLOSE_PROTOCOL) from None
     except _RefusedError as refused:
         log.info("worker refused", code=refused.code, reason=refused.reason)
         await socket.send_text(encode(Reject(code=refused.code, reason=refused.reason)))

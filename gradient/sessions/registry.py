@@ -38,15 +38,12 @@ class Sessions:
 
     async def serve(self, socket: WebSocket) -> None:
         """One connection, from its greeting to its end."""
-        refusal = self._refusal
-        if refusal is None and not self._parts.may_assign():
-            refusal = "This server has lost the database and waits to take its lock again."
         try:
             welcome = await greet(
                 socket,
                 self._parts.rules,
                 self._instance,
-                refusal=refusal,
+                refusal=self._why_refused,
                 seconds=self._parts.timing.handshake,
             )
         except (WebSocketDisconnect, RuntimeError):
@@ -71,6 +68,11 @@ class Sessions:
             await self._disconnected(session)
             if not self._by_worker:
                 self._empty.set()
+
+    def _why_refused(self) -> str | None:
+        if self._refusal is None and not self._parts.may_assign():
+            return "This server has lost the database and waits to take its lock again."
+        return self._refusal
 
     async def _disconnected(self, session: Session) -> None:
         try:
