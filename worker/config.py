@@ -15,6 +15,16 @@ DEFAULT_SERVER: Final = "http://127.0.0.1:8420"
 SYSTEM_CONFIG: Final = Path("/etc/gradient/worker.toml")
 
 
+# Flags whose value the program knows under another name.
+_OTHER_NAMES: Final = {
+    "id": "worker_id",
+    "token": "tokens",
+    "architecture": "architectures",
+    "feature": "features",
+    "nix_option": "nix_options",
+}
+
+
 class ConfigError(Exception):
     """The configuration cannot be used; the text says which part and what to do."""
 
@@ -56,7 +66,7 @@ def default_state_dir() -> Path:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The options of a TOML file, by their long names with `_` for `-`.
+    """The options of a TOML file, named like the flags, under the names that the program uses.
 
     Raises:
         ConfigError: it cannot be read or is not TOML.
@@ -67,7 +77,8 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
-    return {name.replace("-", "_"): value for name, value in content.items()}
+    options = {name.replace("-", "_"): value for name, value in content.items()}
+    return {_OTHER_NAMES.get(name, name): value for name, value in options.items()}
 
 
 def read_tokens(path: Path) -> list[str]:
