@@ -154,7 +154,7 @@ comment on column gradient.derivation_metric.cpu_time_ms is 'CPU time, in millis
 comment on column gradient.derivation_metric.peak_ram_mb is 'Largest memory use, in MiB; null when it was not measured.';
 
 comment on table gradient.nar_object is 'Files in the object store that hold a NAR, as they were hashed while they were uploaded.';
-comment on column gradient.nar_object.content_hash is 'Hash for a content address, where the upload was checked for one.';
+comment on column gradient.nar_object.content_hash is 'SHA-256 of the file in it, where that is one file that is not executable; else null.';
 comment on table gradient.cached_path_signature is 'Claims: which cache serves which backed path.';
 comment on column gradient.cached_path_signature.signature is 'Null until the first client asks for it.';
 comment on table gradient.pushed_path is 'Paths that users pushed into a cache; they back no output of a derivation.';
