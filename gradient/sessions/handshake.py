@@ -60,7 +60,8 @@ async def greet(
 ) -> Welcome | None:
     """Read the first frame and answer it; None when the caller was refused and is gone.
 
-    `refusal` says why nobody is let in at present, None when one is. `seconds` limit the whole greeting.
+    `refusal` says why nobody is let in at present, None when one is. `seconds` limit the whole
+    greeting.
     """
     offered = socket.scope.get("subprotocols", [])
     await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
