@@ -2,6 +2,7 @@
 -- The jobs a worker may be given next, best first: what scheduler.assign would consider now, within
 -- the setting offers.limit. A session sends the (job, generation) pairs it has not sent; a job that
 -- came back to the queue has a new generation. Nothing is owned by being offered.
+-- Every table is read by key, so that the view costs what is in it and not what the graph holds.
 -- Locks: none.
 -- Execute: server
 
@@ -9,6 +10,10 @@ create function scheduler.offers(p_worker text)
   returns table (job text, generation bigint, candidate jsonb)
   language plpgsql stable security definer
   set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan
+  set enable_seqscan = off
+  set enable_hashjoin = off
+  set enable_mergejoin = off
 as $$
 begin
   return query

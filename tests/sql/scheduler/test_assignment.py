@@ -428,20 +428,25 @@ def test_the_cost_of_an_assignment_does_not_grow_with_the_queue(world: World) ->
     )
     world.conn.execute("analyze gradient.ready_build")
 
-    def read() -> tuple[int, int]:
+    def read(table: str) -> tuple[int, int]:
         [row] = world.rows(
             "select seq_tup_read, idx_tup_fetch from pg_stat_xact_user_tables"
-            " where schemaname = 'gradient' and relname = 'ready_build'"
+            " where schemaname = 'gradient' and relname = %s",
+            table,
         )
         return row["seq_tup_read"], row["idx_tup_fetch"]
 
-    window = world.value("select gradient.setting_int('assign.window')")
-    before = read()
-    [job] = world.rows("select scheduler.assign('w1', %s, 'build', 1)", connection(world))
-    after = read()
-    assert job["assign"]["job"] == world.job(OTHER)
-    assert after[0] == before[0]
-    assert after[1] - before[1] <= 4 * window
+    number = connection(world)
+    for call, setting in (
+        (f"select * from scheduler.assign('w1', {number}, 'build', 1)", "assign.window"),
+        ("select * from scheduler.offers('w1')", "offers.limit"),
+    ):
+        window = world.value("select gradient.setting_int(%s)", setting)
+        before = {table: read(table) for table in ("ready_build", "derivation")}
+        assert world.rows(call)
+        for table, (scanned, fetched) in before.items():
+            assert read(table)[0] == scanned, (call, table)
+            assert read(table)[1] - fetched <= 4 * window, (call, table)
     world.conn.rollback()
 
 
