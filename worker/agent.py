@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.metadata
+import math
 import os
 import shutil
 from collections.abc import Collection, Sequence
@@ -322,6 +323,9 @@ class Agent:
 
     async def _execute(self, job: _Job, slot: BuildSlot) -> None:
         assign = job.assign
+        # A build is handed back when the cache stays away. An evaluation has only so many tries,
+        # so it waits, however long, until it is told otherwise.
+        grace = self._session.grace if job.kind == "build" else math.inf
         context = JobContext(
             channel=job.channel,
             cache=CacheClient(
@@ -329,7 +333,7 @@ class Agent:
                 self._http_url + assign.cache_path,
                 assign.token,
                 self._scratch,
-                self._session.grace,
+                grace,
             ),
             slot=slot,
             settings=self._settings,

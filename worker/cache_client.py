@@ -82,7 +82,7 @@ class CacheClient:
             url: the cache, without a slash at the end.
             token: the assignment's bearer token.
             spool: a folder for NARs on their way.
-            grace: seconds to go on trying while the cache is away.
+            grace: seconds to go on trying while the cache is away; may be infinite.
         """
         self._http = http
         self._url = url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,15 @@ def world(clean_db: Database, tmp_path: Path) -> Iterator[World]:
         pytest.skip(reason)
     with running_world(clean_db, tmp_path) as world:
         yield world
+
+
+@pytest.fixture
+def meeting() -> Iterator[Path]:
+    """A folder that builders can write to, whoever they run as."""
+    with tempfile.TemporaryDirectory(prefix="gradient-meeting-") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        yield folder
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ class World:
 
     def row(self, query: str, *params: Any) -> tuple[Any, ...]:
         """One row of the database, for what no command shows."""
-        found = self.conn.execute(query, params).fetchone()  # type: ignore[arg-type]
+        found = self.conn.execute(query, params).fetchone()
         assert found is not None, f"no row: {query}"
         return tuple(found)
 

@@ -47,8 +47,11 @@ async def run_build(job: BuildJob, context: JobContext) -> None:
         raise JobError("missing_input", str(error), error.paths) from None
     except (InvalidDerivationError, UnsupportedDerivationError) as error:
         raise JobError("worker_fault", f"{job.drv}: {error}") from None
+    except CacheRefusedError as error:
+        raise JobError("worker_fault", str(error)) from None
     except CacheError as error:
-        raise JobError("network", str(error)) from None
+        # The cache is away, in whichever direction: no word about the build, and not charged.
+        raise JobError("upload_failed", str(error)) from None
     await _upload_outputs(outputs, built, context)
 
 
