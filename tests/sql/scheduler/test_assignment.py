@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from gradient.protocol import AssignJob, BuildJob, CachedSource, FlakeJob, RepositorySource
-from tests.sql.scheduler.conftest import assign, connection
+from tests.sql.scheduler.conftest import assign, connection, offers
 from tests.support.database import Database
 from tests.support.graph_builder import Drv, derivation
 from tests.support.graph_world import World, refused
@@ -155,8 +155,12 @@ def test_a_build_that_turned_out_to_be_upstream_is_not_claimed_as_a_build(world:
     world.evaluate(OTHER)
     found = candidates(world)
     assert found[0] == [world.id(OTHER)]
+    offered = offers(world)[world.job(OTHER)]
     upstream_hit(world, OTHER)
     assert claim(world, found) == []
+    again = offers(world)[world.job(OTHER)]
+    assert again["generation"] > offered["generation"]
+    assert again["candidate"]["architecture"] == "builtin"
     [job] = assign(world)
     assert job["spec"]["build_kind"] == "substitute"
     assert world.attempts(OTHER)[0]["substitute"]
@@ -584,3 +588,23 @@ def test_a_build_is_not_ready_again_because_a_second_project_names_it_while_it_i
         sessions.b.commit()
     committed.check()
     assert committed.ready() == set()
+
+
+def test_servers_are_woken_when_a_writer_kept_a_build_from_a_worker_that_asked(
+    committed: World, clean_db: Database
+) -> None:
+    committed.evaluate(OTHER)
+    ask = "select scheduler.assign('w1', %s, 'build', 1)"
+    with (
+        TwoSessions(clean_db) as sessions,
+        psycopg.connect(clean_db.dsn, autocommit=True) as server,
+    ):
+        server.execute("listen gradient")
+        sessions.a.execute("select graph.sync_ready(%s)", [[committed.id(OTHER)]])
+        assert sessions.b.execute(ask, [connection(committed)]).fetchall() == []
+        sessions.b.rollback()
+        sessions.a.commit()
+        topics = {note.payload for note in server.notifies(timeout=10, stop_after=1)}
+        assert topics == {"builds"}
+        assert len(sessions.b.execute(ask, [connection(committed)]).fetchall()) == 1
+        sessions.b.commit()
