@@ -21,6 +21,8 @@ from gradient.db.source import AUDIENCES, SCHEMAS
 
 DEFAULT_PREFIX = "gradient"
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,39}")
+# Tables whose comment begins with this word hold keys or token hashes.
+SECRET_MARK = "Secret:"
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,7 @@ def grant(
     conn.execute(
         sql.SQL("grant select on all tables in schema {} to {}").format(bookkeeping, members)
     )
+    _hide_secrets(conn, roles)
     for audience, role in roles.audiences.items():
         callable_by_role = [
             sql.SQL(identity) for identity, who in sorted(executable.items()) if audience in who
@@ -199,4 +202,19 @@ def grant(
                 sql.SQL("grant execute on routine {} to {}").format(
                     sql.SQL(", ").join(callable_by_role), sql.Identifier(role)
                 )
+            )
+
+
+def _hide_secrets(conn: psycopg.Connection[Any], roles: Roles) -> None:
+    others = [role for audience, role in roles.audiences.items() if audience != "server"]
+    secret = conn.execute(
+        "select c.oid::regclass::text from pg_class c"
+        " where c.relnamespace = any(%s::regnamespace[]) and c.relkind in ('r', 'p')"
+        " and obj_description(c.oid, 'pg_class') like %s",
+        [list(SCHEMAS), SECRET_MARK + "%"],
+    ).fetchall()
+    for (table,) in secret:
+        for role in others:
+            conn.execute(
+                sql.SQL("revoke all on {} from {}").format(sql.SQL(table), sql.Identifier(role))
             )

@@ -147,6 +147,17 @@ def test_without_a_mark_the_schema_decides(empty_db: Database, folder: SqlFolder
     assert set(rows) == {("gradient_server", "gradient"), ("gradient_operator", "gradient")}
 
 
+def test_a_table_marked_secret_is_read_by_the_server_only(
+    empty_db: Database, folder: SqlFolder
+) -> None:
+    folder.function("secret.sql", "comment on table gradient.thing is 'Secret: keys of somebody.';")
+    upgrade(empty_db.dsn, folder.root)
+    empty_db.connect(role="gradient_server").execute("select * from gradient.thing")
+    for role in ("gradient_operator", "gradient_reader"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            empty_db.connect(role=role).execute("select * from gradient.thing")
+
+
 @pytest.fixture
 def plain_login(empty_db: Database) -> Iterator[str]:
     """A login that owns its database and may create no role, as a managed service gives it."""
