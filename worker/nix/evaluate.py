@@ -326,7 +326,6 @@ async def _child(run: _Run, items: list[_Item], batch: EvaluationBatch) -> int:
             "nix",
             "eval",
             "--json",
-            "--no-update-lock-file",
             "--expr",
             _PROGRAM.replace("INPUT", _nix_string(payload)),
         ],

@@ -52,7 +52,6 @@ class _Command(enum.IntEnum):
     QUERY_VALID_PATHS = 1
     QUERY_PATH_INFOS = 2
     DUMP_PATH = 3
-    IMPORT_PATHS = 4
     QUERY_CLOSURE = 7
     BUILD_DERIVATION = 8
     ADD_TO_STORE_NAR = 9

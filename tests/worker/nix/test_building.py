@@ -212,9 +212,12 @@ async def test_a_closed_slot_ends_its_build_and_takes_no_other(
 async def test_a_daemon_that_a_successful_build_leaves_running_is_killed(
     slot: BuildSlot, nix: Nix, word: str
 ) -> None:
-    script = f"setsid sh -c 'sleep 300; : {word}' </dev/null >/dev/null 2>&1 & echo > $out"
+    mark = nix.settings.state_dir / "daemon-runs"
+    daemon = f"setsid sh -c 'touch {mark}; sleep 300; : {word}' </dev/null >/dev/null 2>&1"
+    script = f"{daemon} & while ! test -e {mark}; do sleep 0.02; done; echo > $out"
     report = await Running(slot, nix.derivation(f'sh "daemon" "{script}" {{ }}')).report()
     assert report.outcome == Outcome.BUILT
+    assert mark.exists()
     wait_until(lambda: processes_with(word) == [], what="the end of the daemon")
     assert slot.supervisor_pid is not None
 

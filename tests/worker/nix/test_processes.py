@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -87,25 +88,24 @@ async def test_what_ignores_sigterm_is_killed_after_the_grace(word: str) -> None
     assert processes_with(word) == []
 
 
-def test_the_death_of_the_parent_stops_everything(word: str) -> None:
+def test_the_death_of_the_parent_stops_everything(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    script = f"setsid sh -c 'echo $$ > {mark}; exec sleep 300' & exec sleep 300"
     program = (
         "import asyncio, os\n"
         "from worker.nix import processes\n"
-        f"asyncio.run(processes.run(['sh', '-c', \"setsid {sleeper(word)} & wait\"],"
-        " env=dict(os.environ)))\n"
+        f"asyncio.run(processes.run(['sh', '-c', {script!r}], env=dict(os.environ)))\n"
     )
-    pid = os.spawnve(
-        os.P_NOWAIT,
-        sys.executable,
-        [sys.executable, "-c", program],
-        {**os.environ, "PYTHONPATH": str(ROOT)},
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     try:
-        wait_until(lambda: processes_with(f"sleep 300; : {word}"), what="the sleeper")
+        wait_until(lambda: mark.exists() and mark.read_text().strip(), 30, "the sleeper")
     finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    wait_until(lambda: not processes_with(word), what="the end of the sleeper")
+        parent.kill()
+        parent.wait()
+    sleeper_pid = int(mark.read_text())
+    wait_until(lambda: not alive(sleeper_pid), what="the end of the sleeper")
 
 
 async def test_resident_memory_counts_everything_below_a_process() -> None:

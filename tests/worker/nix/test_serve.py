@@ -36,6 +36,10 @@ async def pieces(nar: bytes, size: int = 1000) -> AsyncIterator[bytes]:
         yield nar[start : start + size]
 
 
+async def test_the_lower_of_both_versions_is_spoken(serve: ServeProcess) -> None:
+    assert 0x206 <= serve.version <= 0x207
+
+
 # -- builds ------------------------------------------------------------------------------------
 
 WORKING = {
