@@ -56,6 +56,8 @@ from worker.transfer import Fetcher
 
 # How long a stopping worker waits for the server to acknowledge its last words.
 FAREWELL_SECONDS: Final = 10.0
+# Reading derivations for one offer's scores takes at most this long; the rest stays unscored.
+SCORING_SECONDS: Final = 1.0
 HTTP_TIMEOUT_SECONDS: Final = 60.0
 HTTP_CONNECTIONS: Final = 64
 
@@ -230,9 +232,13 @@ class Agent:
         """How much of each candidate's inputs this machine lacks, as far as it can tell itself."""
         needs: dict[str, set[str]] = {}
         unknown: dict[str, int] = {}
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SCORING_SECONDS
         for candidate in candidates:
-            if candidate.drv is not None:
+            if candidate.drv is not None and loop.time() < deadline:
                 needs[candidate.job], unknown[candidate.job] = self._needs(candidate.drv)
+                # Reading takes the loop's time; heartbeats come first.
+                await asyncio.sleep(0)
         asked = set().union(*needs.values(), *(candidate.outputs for candidate in candidates))
         try:
             valid = await (await self._look.serve()).valid_paths(asked, lock=False)
@@ -247,6 +253,7 @@ class Agent:
                 outputs_present=bool(candidate.outputs) and set(candidate.outputs) <= valid,
             )
             for candidate in candidates
+            if candidate.drv is None or candidate.job in needs
         ]
 
     def _needs(self, drv: str) -> tuple[set[str], int]:

@@ -220,7 +220,7 @@ class CacheClient:
     async def _again(self, what: str, request: Callable[[], Awaitable[_T]]) -> _T:
         """Make a request until it is answered or the grace is over."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._grace
+        deadline: float | None = None
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -229,6 +229,8 @@ class CacheClient:
                 reason = str(error)
             except httpx2.TransportError as error:
                 reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            # The clock starts at the first failure: a long transfer may break after a long time.
+            deadline = deadline or loop.time() + self._grace
             if loop.time() + pause > deadline:
                 raise CacheAwayError(f"cannot {what}: {reason} (tried for {self._grace:g} s)")
             await asyncio.sleep(pause)

@@ -254,7 +254,7 @@ def check(
 
 
 async def _work(config: WorkerConfig) -> None:
-    settings = NixSettings(state_dir=config.state_dir, options=config.nix_options)
+    settings = NixSettings(state_dir=config.state_dir, options=_announced(config))
     installation = await detect(settings)
     structlog.get_logger("worker").info(
         "Starting.",
@@ -281,6 +281,16 @@ async def _work(config: WorkerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     await agent.run()
+
+
+def _announced(config: WorkerConfig) -> dict[str, str]:
+    """The settings for Nix, with what is announced: Nix refuses what it does not know of itself."""
+    options: dict[str, str] = {}
+    if config.architectures:
+        options["extra-platforms"] = " ".join(config.architectures)
+    if config.system_features is not None:
+        options["system-features"] = " ".join(config.system_features)
+    return {**options, **config.nix_options}
 
 
 @contextmanager

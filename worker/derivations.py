@@ -6,6 +6,7 @@ text came from, this machine's store or the cache; what does not match its name 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from pathlib import Path
@@ -19,6 +20,7 @@ from worker.nix.store_path import STORE_DIR, nix32_encode, parse_store_path
 
 # Parsed derivations kept; the largest of nixpkgs are some hundred kilobytes.
 KEPT_DERIVATIONS: Final = 4096
+DOWNLOADS: Final = 16
 _MAX_DRV_BYTES: Final = 64 << 20
 
 
@@ -39,6 +41,7 @@ class Derivations:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Derivation] = OrderedDict()
+        self._room = asyncio.Semaphore(DOWNLOADS)
 
     def local(self, path: str) -> Derivation | None:
         """A derivation that needs no network: kept, or in this machine's store; else None."""
@@ -69,9 +72,11 @@ class Derivations:
             MissingDerivationError: it is nowhere, or damaged in the cache.
             CacheError: the cache is away or refuses.
         """
-        found = self.local(path)
-        if found is not None:
-            return found
+        async with self._room:
+            found = self.local(path)
+            return found if found is not None else await self._download(path, cache)
+
+    async def _download(self, path: str, cache: CacheClient) -> Derivation:
         try:
             narinfo = await cache.narinfo(path)
             if narinfo is None:
