@@ -33,7 +33,12 @@ from psycopg import errors
 from gradient.db.call import call
 from gradient.db.connect import Connection, connect
 from gradient.db.transaction import ATTEMPTS, BUDGET_SECONDS, Failure, classify
-from gradient.errors import from_database
+from gradient.errors import (
+    EvaluationClosedError,
+    NotFoundError,
+    StaleAssignmentError,
+    from_database,
+)
 from gradient.protocol import DiscoveredDerivation, EntryPoint, EvaluationMessage
 
 RECORD_ROW_BUDGET = 5000
@@ -52,6 +57,8 @@ FIRST_BACKOFF_SECONDS = 0.1
 LONGEST_BACKOFF_SECONDS = 5.0
 # The server ends a statement at the budget; the client's own clock is the net below it.
 CLIENT_MARGIN_SECONDS = 5.0
+
+_TOO_LATE = (StaleAssignmentError, NotFoundError, EvaluationClosedError)
 
 log = structlog.get_logger(__name__)
 
@@ -188,7 +195,8 @@ class GraphWriter:
         """Queue a batch and return its reply to come, `graph.record`'s report of it.
 
         Waits only for room in the queue. The reply raises GradientError, psycopg.Error or
-        GraphTimeoutError after the evaluation was failed with that text.
+        GraphTimeoutError after the evaluation was failed with that text; it is not failed where
+        the batch only came too late (GR002, GR003, GR004).
         """
         document = msgspec.json.encode(batch).decode()
         return await self._enqueue(
@@ -545,7 +553,8 @@ class _Flush:
         self.count(Failure.CONTENT)
         failure = from_database(error) or error
         log.warning("graph writer refused content", kind=entry.kind, error=str(failure))
-        if entry.kind is _Kind.BATCH:
+        # A batch that comes too late is no fault of the evaluation, which may be another's by now.
+        if entry.kind is _Kind.BATCH and not isinstance(failure, _TOO_LATE):
             try:
                 await self._under_savepoint(
                     partial(

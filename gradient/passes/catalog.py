@@ -69,7 +69,8 @@ class ServerPasses:
 
     async def _assignment(self) -> None:
         """A look at every standing request and offer, should a kick have been lost."""
-        self._sessions.wake()
+        if await self._rules.value("scheduler.work_waits"):
+            self._sessions.wake()
 
     async def _aborts(self) -> None:
         await self._sessions.abort(await self._rules.rows("scheduler.aborts", self._instance))

@@ -134,6 +134,8 @@ async def _admit(rules: Rules, instance: str, hello: InitConnection) -> tuple[We
         grace = await rules.value("gradient.setting_int", "worker_grace")
     except GradientError as error:
         raise _RefusedError(400, str(error)) from error
+    except psycopg.DataError as error:
+        raise _RefusedError(400, f"The greeting cannot be kept: {error}") from error
     except (psycopg.Error, PoolTimeout) as error:
         if not is_passing(error):
             raise

@@ -32,6 +32,11 @@ class GraphMessage(msgspec.Struct, frozen=True):
     ends: bool = False
 
 
+def _text(words: str | None) -> str | None:
+    """What a builder or a commit said, as PostgreSQL can keep it: without NUL."""
+    return None if words is None else words.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
 _EVALUATION: Final[Mapping[type, GraphMessage]] = {
     Fetching: GraphMessage("graph.fetch_started"),
     FetchResult: GraphMessage(
@@ -39,15 +44,17 @@ _EVALUATION: Final[Mapping[type, GraphMessage]] = {
         lambda event: (
             event.flake_source,
             event.commit,
-            event.commit_message,
-            event.commit_author,
+            _text(event.commit_message),
+            _text(event.commit_author),
         ),
     ),
     EvaluatingFlake: GraphMessage("graph.evaluating_flake"),
     EvaluatingDerivations: GraphMessage("graph.evaluating_derivations"),
     JobCompleted: GraphMessage("graph.stream_completed", ends=True),
     JobFailed: GraphMessage(
-        "graph.evaluation_failed", lambda event: (event.outcome_class, event.error), ends=True
+        "graph.evaluation_failed",
+        lambda event: (event.outcome_class, _text(event.error)),
+        ends=True,
     ),
 }
 
@@ -63,7 +70,7 @@ _BUILD: Final[Mapping[type, GraphMessage]] = {
     JobCompleted: GraphMessage("graph.build_completed", ends=True),
     JobFailed: GraphMessage(
         "graph.build_failed",
-        lambda event: (event.outcome_class, event.error, event.missing_paths),
+        lambda event: (event.outcome_class, _text(event.error), event.missing_paths),
         ends=True,
     ),
 }

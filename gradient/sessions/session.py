@@ -74,6 +74,10 @@ else:
     from backports import zstd
 
 SESSION_BYTES: Final = 2 * 1024 * 1024
+MOST_SLOTS: Final = 10_000
+# A look at the offers is followed by a rest of this many times its length at least.
+OFFERS_REST: Final = 20
+LARGEST_ID: Final = 2**63 - 1
 SESSION_LANE: Final = "session"
 QUERY_LANE: Final = "queries"
 KINDS: Final[tuple[JobKind, ...]] = ("evaluation", "build")
@@ -143,6 +147,7 @@ class Session:
         self._wants_offers = False
         self._visible: dict[str, int] = {}
         self._next_offers = 0.0
+        self._look_again: asyncio.TimerHandle | None = None
 
     # From outside -------------------------------------------------------------------------------
 
@@ -154,6 +159,8 @@ class Session:
         try:
             failure = await self._crew.failure()
         finally:
+            if self._look_again is not None:
+                self._look_again.cancel()
             await self._crew.dismiss()
         if not isinstance(failure, _EndedError | WriterClosedError):
             self._log.error("session failed", exc_info=failure)
@@ -301,7 +308,7 @@ class Session:
             await self._send(Error(message="running_jobs was sent before; it is sent once."))
             return
         running = {job.assignment: _owned_job(job.job) for job in message.jobs}
-        answer = await self._reconcile(list(running))
+        answer = await self._reconcile([each for each in running if each <= LARGEST_ID])
         keep = [assignment for assignment in answer["keep"] if running.get(assignment)]
         for assignment in keep:
             owned = running[assignment]
@@ -345,7 +352,8 @@ class Session:
         """The answer of a call; what the rules refuse is told to the worker, None returned."""
         try:
             return await calling
-        except GradientError as error:
+        except (GradientError, psycopg.Error) as error:
+            self._log.warning("frame refused", error=str(error))
             await self._send(Error(message=str(error)))
             return None
 
@@ -381,7 +389,7 @@ class Session:
         self._wake.set()
 
     async def _request(self, message: RequestJob) -> None:
-        self._requests[message.kind] = message.slots
+        self._requests[message.kind] = min(message.slots, MOST_SLOTS)
         self._wake.set()
 
     async def _response(self, message: AssignJobResponse) -> None:
@@ -392,9 +400,9 @@ class Session:
         self._log.info("worker refused a job", assignment=message.assignment, reason=reason)
         try:
             await self._through_writer("scheduler.reject", message.assignment, self.worker, reason)
-        except StaleAssignmentError:
-            await self._stale(message.assignment)
-        except GradientError as error:
+        except StaleAssignmentError as error:
+            await self._stale(message.assignment, str(error))
+        except (GradientError, psycopg.Error) as error:
             await self._send(Error(message=str(error)))
 
     async def _market(self) -> None:
@@ -416,12 +424,10 @@ class Session:
             rows = await self._rules.values(
                 "scheduler.assign", self.worker, self.connection, kind, slots
             )
-        except GradientError as error:
-            self._log.warning("nothing assigned", kind=kind, error=str(error))
-            return
-        except (psycopg.Error, PoolTimeout) as error:
-            if not is_passing(error):
-                raise
+        except (GradientError, psycopg.Error, PoolTimeout) as error:
+            if isinstance(error, GradientError) or not is_passing(error):
+                self._log.error("nothing assigned", kind=kind, error=str(error))
+                return
             # Whether jobs were assigned before the answer was lost is not known: what is open
             # and not owned goes back, then the next wake asks anew.
             self._log.warning("assignment interrupted", kind=kind, error=str(error))
@@ -454,10 +460,14 @@ class Session:
         """Send what became visible since the last look, and remember exactly what is visible."""
         now = time.monotonic()
         if now < self._next_offers:
-            asyncio.get_running_loop().call_later(self._next_offers - now, self._wake.set)
+            if self._look_again is None:
+                self._look_again = asyncio.get_running_loop().call_later(
+                    self._next_offers - now, self._look
+                )
             return
-        self._next_offers = now + self._parts.timing.pause
         rows = await self._rules.patient_rows("scheduler.offers", self.worker)
+        took = time.monotonic() - now
+        self._next_offers = now + max(self._parts.timing.pause, OFFERS_REST * took)
         fresh = [
             msgspec.convert(row["candidate"], JobCandidate)
             for row in rows
@@ -466,6 +476,10 @@ class Session:
         self._visible = {row["job"]: row["generation"] for row in rows}
         for start in range(0, len(fresh), OFFER_CHUNK):
             await self._send(JobOffer(candidates=fresh[start : start + OFFER_CHUNK]))
+
+    def _look(self) -> None:
+        self._look_again = None
+        self._wake.set()
 
     # Reports ------------------------------------------------------------------------------------
 
@@ -504,6 +518,9 @@ class Session:
     ) -> None:
         try:
             await recorded
+        except StaleAssignmentError as error:
+            await self._stale(report.assignment, str(error))
+            return
         except (GradientError, psycopg.Error, GraphTimeoutError) as error:
             # The writer has failed the evaluation with this text.
             owned.refused = str(error)
@@ -598,7 +615,7 @@ class Session:
         except StaleAssignmentError as error:
             await self._stale(frame.assignment, str(error))
             return
-        except GradientError as error:
+        except (GradientError, psycopg.Error) as error:
             await self._send(Error(message=str(error)))
         else:
             if not chunk.get("log_limit_reached"):

@@ -8,12 +8,30 @@ from pathlib import Path
 import pytest
 import websockets
 
-from gradient.protocol import MAX_FRAME_BYTES, Error, LogFrame, StaleAssignment, encode_log
+from gradient.protocol import (
+    MAX_FRAME_BYTES,
+    AssignJobResponse,
+    Building,
+    Error,
+    InitAck,
+    JobScore,
+    JobScores,
+    LogFrame,
+    Reject,
+    Report,
+    RequestJob,
+    ResumeAck,
+    RunningJob,
+    RunningJobs,
+    StaleAssignment,
+    WorkerCapabilities,
+    WorkerMessage,
+    encode_log,
+)
 from tests.support.database import Database
-from tests.support.server_client import hello, worker_client
+from tests.support.graph_builder import derivation
+from tests.support.server_client import connected, hello, worker_client
 from tests.support.server_running import new_world, running_server
-
-_LONG_DRV = "0" * 32 + "-x.drv"
 
 
 @pytest.mark.parametrize(
@@ -52,6 +70,48 @@ async def test_a_bad_frame_gets_an_error_and_the_session_goes_on(
         assert words in error.message
         assert error.field == field
         await worker.ping()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        AssignJobResponse(assignment=10**30, accepted=False),
+        JobScores(scores=[JobScore(job="build:1", missing_nar_size=10**30)]),
+        JobScores(scores=[JobScore(job="\0", missing_count=10**12)]),
+        WorkerCapabilities(
+            architectures=["x\0"], system_features=[], build_slots=10**30, eval_slots=1
+        ),
+        RequestJob(kind="build", slots=10**30),
+        RunningJobs(jobs=[RunningJob(job="eval:1", assignment=10**30)]),
+        Report(assignment=10**30, number=1, event=Building()),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+async def test_numbers_and_texts_that_the_database_cannot_hold_do_not_end_the_session(
+    clean_db: Database, tmp_path: Path, message: WorkerMessage
+) -> None:
+    world = new_world(clean_db)
+    world.evaluate(derivation("a"), worker="walker")
+    async with running_server(clean_db, tmp_path) as server, connected(server.url) as worker:
+        await worker.send(hello("w1", "secret"))
+        await worker.expect(InitAck)
+        await worker.send(message)
+        await worker.ping()
+        await worker.capabilities()
+        if not isinstance(message, RunningJobs):
+            await worker.resume()
+        else:
+            assert (await worker.expect(ResumeAck)).stop == [10**30]
+        await worker.take("build")
+
+
+async def test_a_greeting_that_the_database_cannot_hold_is_refused(
+    clean_db: Database, tmp_path: Path
+) -> None:
+    new_world(clean_db)
+    async with running_server(clean_db, tmp_path) as server, connected(server.url) as worker:
+        await worker.send(hello("w\0", "secret"))
+        assert (await worker.expect(Reject)).code == 400
 
 
 async def test_a_frame_over_the_limit_ends_the_connection(

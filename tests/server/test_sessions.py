@@ -262,6 +262,36 @@ async def test_a_refused_report_fails_its_job_as_the_workers_fault(
     assert world.status(drv) == "FailedTransient"
 
 
+async def test_the_batch_of_a_returned_walk_is_stale_and_fails_nothing(
+    clean_db: Database, tmp_path: Path
+) -> None:
+    world = new_world(clean_db)
+    evaluation = world.evaluation()
+    async with running_server(clean_db, tmp_path) as server, worker_client(server.url) as worker:
+        job = await worker.take("evaluation")
+        await worker.walk(job.assignment)
+        await server.writer.message("graph.return_assignments", [job.assignment], "worker_lost")
+        await worker.send_report(job.assignment, eval_result([derivation("late")]))
+        await worker.expect(StaleAssignment, assignment=job.assignment)
+        again = await worker.take("evaluation")
+        assert again.job == job.job
+    assert world.evaluation_status(evaluation) == "Queued"
+    assert world.value("select count(*) from gradient.derivation") == 0
+
+
+async def test_what_a_builder_says_is_kept_without_nul(clean_db: Database, tmp_path: Path) -> None:
+    world = new_world(clean_db)
+    drv = derivation("a")
+    queued(world, drv)
+    async with running_server(clean_db, tmp_path) as server, worker_client(server.url) as worker:
+        job = await worker.take("build")
+        await worker.report(
+            job.assignment, JobFailed(outcome_class="builder_failed", error="exit\0code 1")
+        )
+    assert world.status(drv) == "FailedPermanent"
+    assert world.attempts(drv)[0]["failure_message"] == "exit\N{REPLACEMENT CHARACTER}code 1"
+
+
 async def test_an_event_of_the_other_kind_of_job_is_refused(
     clean_db: Database, tmp_path: Path
 ) -> None:

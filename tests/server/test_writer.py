@@ -13,7 +13,12 @@ import psycopg
 import pytest
 
 from gradient.db.call import call
-from gradient.errors import ConflictError, MalformedContentError
+from gradient.errors import (
+    ConflictError,
+    MalformedContentError,
+    NotFoundError,
+    StaleAssignmentError,
+)
 from gradient.graph.writer import GraphTimeoutError, GraphWriter, RecordBatch, WriterClosedError
 from tests.support.database import Connection, Database, check, with_database
 from tests.support.graph_builder import Drv, batch, derivation, drv_nar, source_nar
@@ -51,13 +56,14 @@ def writer_pid(conn: Connection) -> int | None:
     return row[0] if row else None
 
 
-async def waits_for_turn(conn: Connection) -> int:
-    """Wait until the writer waits for a lock; its backend."""
+async def waits_for_turn(conn: Connection, other_than: int = 0) -> int:
+    """Wait until the writer, on another backend than that, waits for a lock; its backend."""
 
     def waiting() -> int | None:
         row = conn.execute(
             "select pid from pg_stat_activity where application_name = 'gradient writer'"
-            " and datname = current_database() and wait_event_type = 'Lock'"
+            " and datname = current_database() and wait_event_type = 'Lock' and pid <> %s",
+            [other_than],
         ).fetchone()
         return row[0] if row else None
 
@@ -148,6 +154,24 @@ async def test_a_malformed_batch_fails_only_its_evaluation(
     assert world.evaluation_status(bad) == "Failed"
     assert "not-a-path" in world.errors(bad)[0]
     assert world.evaluation_status(good) == "EvaluatingDerivation"
+
+
+async def test_a_batch_that_comes_too_late_fails_no_evaluation(
+    clean_db: Database, world: World
+) -> None:
+    evaluation = world.start_walk()
+    stale = world.assignments[f"eval:{evaluation}"]
+    world.message("select graph.return_assignments(%s, 'worker_lost')", [stale])
+    world.start_walk(evaluation)
+    late = msgspec.convert(batch(evaluation, [derivation("late")], assignment=stale), RecordBatch)
+    async with writing(clean_db.dsn) as writer:
+        with pytest.raises(StaleAssignmentError):
+            await writer.record(late)
+        with pytest.raises(NotFoundError):
+            await writer.record(record_batch(4711, [derivation("nowhere")]))
+    assert world.evaluation_status(evaluation) == "EvaluatingDerivation"
+    assert world.errors(evaluation) == []
+    assert walked(world) == set()
 
 
 async def test_a_bad_nar_fails_only_its_uploader(clean_db: Database, world: World) -> None:
@@ -262,7 +286,7 @@ async def test_a_connection_killed_in_the_middle_of_a_flush_fails_nobody(
             recorded = await writer.submit_record(record_batch(evaluation, [derivation("a")]))
             pid = await waits_for_turn(world.conn)
             world.conn.execute("select pg_terminate_backend(%s)", [pid])
-            assert await waits_for_turn(world.conn) != pid
+            await waits_for_turn(world.conn, other_than=pid)
             also = await writer.submit_record(record_batch(evaluation, [derivation("b")]))
         reports = await asyncio.gather(recorded, also)
         assert writer.health.failures == {"outage": 1}
