@@ -212,8 +212,6 @@ class Agent:
             return "the worker is stopping"
         if pool.full:
             return f"all {pool.count} {kind} slots are taken"
-        if isinstance(job.spec, BuildJob) and job.spec.build_kind == "substitute":
-            return "this worker has no upstream cache to substitute from"
         taken = _Job(job, kind, Channel(job.job, job.assignment, self._session.wake))
         self._jobs[job.assignment] = taken
         pool.take()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gradient import protocol as wire
@@ -264,3 +265,15 @@ async def test_a_log_over_its_limit_keeps_both_ends(
     assert log.startswith(b"0123456\n" * 1750)
     assert b"144008 bytes of log were dropped here" in log
     assert log.endswith(b"0123456\nthe end\n")
+
+
+async def test_a_substitution_is_a_miss_where_there_is_no_upstream(
+    server: ScriptedServer, start_worker: AgentFactory
+) -> None:
+    made = make_drv("upstream", "echo x > $out").put(server)
+    await start_worker()
+    connection = await server.accepted()
+    job = msgspec.structs.replace(made.job(), build_kind="substitute")
+    number = await server.assign(connection, job)
+    end = await connection.expect_report(wire.JobFailed, number)
+    assert end.outcome_class == "substitute_miss"

@@ -32,6 +32,8 @@ async def run_build(job: BuildJob, context: JobContext) -> None:
         JobError: it did not come to that; the class says why.
     """
     await context.channel.report(Building())
+    if job.build_kind == "substitute":
+        raise JobError("substitute_miss", "this worker has no upstream cache to substitute from")
     drv_path = f"{STORE_DIR}/{job.drv}"
     built: _Built | None = None
     try:
