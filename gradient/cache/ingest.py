@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 import msgspec
@@ -14,6 +15,9 @@ from gradient.cache.store_path import MalformedError, format_sha256
 # How much larger than its content a compressed file may be: formats add headers and frames.
 _OVERHEAD_BYTES: Final = 64 * 1024
 _OVERHEAD_SHARE: Final = 100
+# Hashing a large piece takes about as long as decompressing the next one.
+_LARGE_PIECE_BYTES: Final = 256 * 1024
+_hashers: Final = ThreadPoolExecutor(2, thread_name_prefix="nar-hash")
 
 
 def max_file_size(max_nar_size: int) -> int:
@@ -64,11 +68,22 @@ class Ingest:
                 f"for a NAR of at most {self.max_nar_size}"
             )
         self._file.update(data)
-        for piece in self._decompression.feed(data):
-            # First what refuses, then what costs: most bombs end at their first bytes.
-            self._checker.feed(piece)
-            self._nar.update(piece)
-            self._nar_size += len(piece)
+        hashing: Future[None] | None = None
+        try:
+            for piece in self._decompression.feed(data):
+                if hashing is not None:
+                    hashing.result()
+                    hashing = None
+                # First what refuses, then what costs: most bombs end at their first bytes.
+                self._checker.feed(piece)
+                self._nar_size += len(piece)
+                if len(piece) < _LARGE_PIECE_BYTES:
+                    self._nar.update(piece)
+                else:
+                    hashing = _hashers.submit(self._nar.update, piece)
+        finally:
+            if hashing is not None:
+                hashing.result()
 
     def finish(self) -> Measured:
         """The file is complete. Raises MalformedError, for the hash or a NAR cut off."""

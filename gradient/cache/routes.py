@@ -35,6 +35,7 @@ from gradient.cache.store_path import (
     parse_sha256,
 )
 from gradient.errors import (
+    BadSettingError,
     ConflictError,
     GradientError,
     MalformedContentError,
@@ -57,6 +58,7 @@ _STATUS: Final[dict[type[GradientError], int]] = {
     NotFoundError: 404,
     ConflictError: 409,
     OverLimitError: 413,
+    BadSettingError: 500,
 }
 
 # Nobody's fault: the client keeps what it has and tries again.
@@ -159,7 +161,9 @@ async def _open(context: CacheContext, request: Request, *, to_write: bool) -> _
     if "assignment" in request.path_params:
         return await _open_job(context, request.path_params["assignment"], token)
     name = request.path_params["cache"]
-    access = await context.database.cache_access(name, token)
+    access = None
+    if "\0" not in name:
+        access = await context.database.cache_access(name, token)
     if access is None:
         raise _RefusedError(404, f"there is no cache {name!r}")
     if to_write and not access.writable:

@@ -128,11 +128,11 @@ def test_a_cache_does_not_hand_out_the_nar_of_another_cache(
     server: CacheServer, main: MadeCache
 ) -> None:
     other = server.make_cache("other", public=True)
-    upload = source_upload("secret", b"secret")
-    server.push(main.url, main.write_token, upload)
-    assert server.get(f"{main.url}/nar/{upload.file_name}", main.read_token).status_code == 200
-    assert server.get(f"{other.url}/nar/{upload.file_name}").status_code == 404
-    assert server.get(f"{other.url}/{upload.hash_part}.narinfo").status_code == 404
+    for upload in (source_upload("a", b"secret"), built_upload(some_path("b"), b"hidden")):
+        server.push(main.url, main.write_token, upload)
+        assert server.get(f"{main.url}/nar/{upload.file_name}", main.read_token).status_code == 200
+        assert server.get(f"{other.url}/nar/{upload.file_name}").status_code == 404
+        assert server.get(f"{other.url}/{upload.hash_part}.narinfo").status_code == 404
 
 
 def test_a_content_addressed_push_backs_and_another_one_does_not(
