@@ -111,7 +111,9 @@ class Agent:
                 server=config.server,
                 worker_id=config.worker_id,
                 tokens=config.tokens,
-                version=importlib.metadata.version("gradient-ci"),
+                version=(
+                    f"{importlib.metadata.version('gradient-ci')} (Nix {installation.version})"
+                ),
                 can_fetch=config.eval_slots > 0,
                 can_eval=config.eval_slots > 0,
                 can_build=config.build_slots > 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -107,6 +108,8 @@ def test_its_worker_starts_with_the_first_project_and_ends_with_it(
     cli.ok("cache", "create", "main")
     cli.ok("project", "create", "acme", "--cache", "main")
     wait_until(lambda: connected(cli) == ["local-cli-test"], 60, "the local worker")
+    [found] = [item for item in cli.ok("doctor", "--json").json() if item["check"] == "worker"]
+    assert re.search(r"local-cli-test: \S+ \(Nix \d+\.\d+\.\d+\), .*-linux", found["found"])
     token = cli.state / "local-worker-token"
     assert token.stat().st_mode & 0o077 == 0
     assert up.stop() == 0, up.said()
