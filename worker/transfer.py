@@ -139,8 +139,13 @@ class Fetcher:
             done.set()
 
 
-async def upload(info: PathInfo, cache: CacheClient, serve: Serve) -> int:
+async def upload(
+    info: PathInfo, cache: CacheClient, serve: Serve, *, look_first: bool = False
+) -> int:
     """Put a path of the store into the cache.
+
+    Parameters:
+        look_first: whether the cache probably has it; large paths are looked up in any case.
 
     Returns:
         Bytes sent; 0 when the cache has the path, be it with another NAR: a backed path stays as
@@ -150,7 +155,8 @@ async def upload(info: PathInfo, cache: CacheClient, serve: Serve) -> int:
         CacheError: the cache is away or refuses.
         StoreFaultError: the path is damaged or gone.
     """
-    if info.nar_size > LOOK_FIRST_BYTES and await cache.narinfo(info.path) is not None:
+    look_first = look_first or info.nar_size > LOOK_FIRST_BYTES
+    if look_first and await cache.narinfo(info.path) is not None:
         return 0
     process = await serve()
     try:

@@ -197,7 +197,7 @@ class Walk:
 
         async def put(path: str) -> None:
             async with room:
-                await upload(infos[path], context.cache, context.slot.serve)
+                await upload(infos[path], context.cache, context.slot.serve, look_first=True)
 
         await gather_or_cancel(map(put, infos))
         self._uploaded.update(infos)
