@@ -51,6 +51,7 @@ def main() -> int:
         demo = Demo(state_folder())
         with demo.running():
             demo.prepare()
+            demo.await_worker()
             demo.evaluate()
             demo.fetch()
         demo.summary(time.monotonic() - begun)
@@ -218,6 +219,18 @@ class Demo:
             step("gradient " + " ".join(command))
             self.ask(*command)
         self.cache = self.ask("cache", "show", CACHE)
+
+    def await_worker(self) -> None:
+        """Wait until the local worker is connected: it starts with the first project."""
+        deadline = time.monotonic() + START_SECONDS
+        while not any(worker["state"] == "Connected" for worker in self.ask("workers")):
+            hopeless = "the local worker cannot run" in self.log.read_text(errors="replace")
+            if hopeless or time.monotonic() > deadline:
+                raise DemoError(
+                    f"no worker: {PROGRAMS / 'gradient-worker'} check says what this machine "
+                    f"lacks{self.log_end()}"
+                )
+            time.sleep(0.2)
 
     def evaluate(self) -> None:
         """Evaluate and build, and watch it."""

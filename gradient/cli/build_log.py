@@ -22,7 +22,7 @@ def print_log(context: Context, build: int, *, attempt: int | None, follow: bool
         _until_attempted(context, build)
         found = _attempt(context, build, attempt)
     if found is None:
-        raise Failure(*_nothing(context, build, attempt))
+        raise _nothing(context, build, attempt)
     store = open_store(context.config)
     out = sys.stdout.buffer
     number, position = found["attempt"], 0
@@ -75,19 +75,32 @@ def _attempt(context: Context, build: int, attempt: int | None) -> dict[str, Any
 def _until_attempted(context: Context, build: int) -> None:
     row = _status(context, build)
     if row["status"] in ("Completed", "Substituted", *_ENDED):
-        raise Failure(*_nothing(context, build, None))
+        raise _nothing(context, build, None)
     time.sleep(POLL_SECONDS)
 
 
 def _status(context: Context, build: int) -> dict[str, Any]:
-    row = context.row("select name, status from gradient.build_overview where id = %s", [build])
+    row = context.row(
+        "select b.name, b.status, b.failed_by, f.name as failed_by_name"
+        " from gradient.build_overview b left join gradient.derivation f on f.id = b.failed_by"
+        " where b.id = %s",
+        [build],
+    )
     if row is None:
         raise Failure(f"build {build} is gone")
     return row
 
 
-def _nothing(context: Context, build: int, attempt: int | None) -> tuple[str]:
+def _nothing(context: Context, build: int, attempt: int | None) -> Failure:
     if attempt is not None:
-        return (f"build {build} has no attempt {attempt}: gradient build show {build}",)
+        return Failure(
+            f"build {build} has no attempt {attempt}", hint=f"gradient build show {build}"
+        )
     row = _status(context, build)
-    return (f"build {build} ({row['name']}) was never run: it is {row['status']}",)
+    text = f"build {build} ({row['name']}) was never run: it is {row['status']}"
+    if row["failed_by"] is not None:
+        culprit = f"{row['failed_by_name']} (build {row['failed_by']})"
+        return Failure(
+            f"{text}, for it needs {culprit}", hint=f"gradient build log {row['failed_by']}"
+        )
+    return Failure(text, hint=f"gradient build show {build}")

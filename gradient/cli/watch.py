@@ -1,6 +1,6 @@
 """Following an evaluation to its verdict.
 
-One call a second to `gradient.evaluation_progress`, one query for what has finished since. A
+Twice a second one call to `gradient.evaluation_progress`, one query for what has finished since. A
 terminal gets a progress bar below the lines, anything else the lines alone.
 """
 
@@ -35,6 +35,9 @@ from gradient.cli.output import (
 from gradient.cli.waiting import waiting_text
 
 POLL_SECONDS = 0.5
+# Counting many builds twice a second would be felt by the database.
+MANY_BUILDS = 2000
+SLOW_POLL_SECONDS = 2.0
 # How long a database may be away before watching gives up.
 PATIENCE_SECONDS = 60.0
 VERDICTS = {"Completed": 0, "Failed": 1, "Aborted": 2}
@@ -60,7 +63,7 @@ _FINISHED = """
     join gradient.build_overview b on b.id = j.derivation_build
     left join gradient.derivation f on f.id = b.failed_by
    where j.evaluation = %s and b.status::text = any(%s)
-     and (%s::timestamptz is null or b.updated_at > %s::timestamptz - interval '30 seconds')
+     and (%s::timestamptz is null or b.updated_at > %s::timestamptz - interval '10 seconds')
    order by b.updated_at, b.id
 """
 
@@ -258,12 +261,15 @@ def watch_evaluation(context: Context, evaluation: int, *, as_json: bool = False
 
 def _follow(watch: _Watch) -> Record:
     lost_at: float | None = None
+    pause = POLL_SECONDS
     while True:
         try:
             progress = watch.look()
             lost_at = None
             if progress["verdict"] is not None:
                 return progress
+            many = sum(progress["builds"].values()) > MANY_BUILDS
+            pause = SLOW_POLL_SECONDS if many else POLL_SECONDS
         except psycopg.OperationalError as error:
             now = time.monotonic()
             if lost_at is None:
@@ -275,7 +281,7 @@ def _follow(watch: _Watch) -> Record:
             if now - lost_at > PATIENCE_SECONDS:
                 raise error
             watch.context.forget_connection()
-        time.sleep(POLL_SECONDS)
+        time.sleep(pause)
 
 
 def _summary(context: Context, progress: Record) -> None:

@@ -135,6 +135,17 @@ def test_a_build_that_never_ran_has_no_log(cli: Cli, world: World) -> None:
     assert "was never run: it is Queued" in typed.err
 
 
+def test_a_build_that_a_dependency_kept_from_running_names_it(cli: Cli, world: World) -> None:
+    culprit = drv("culprit")
+    victim = drv("victim", culprit)
+    world.evaluate(culprit, victim)
+    world.fail(culprit)
+    typed = cli.type("build", "log", victim.drv)
+    assert typed.code == 1
+    assert f"it is DependencyFailed, for it needs culprit (build {world.id(culprit)})" in typed.err
+    assert f"hint: gradient build log {world.id(culprit)}" in typed.err
+
+
 def test_another_object_store_than_the_servers_is_told(cli: Cli, world: World) -> None:
     one = drv("one")
     world.evaluate(one)
