@@ -32,8 +32,8 @@ format: $(INSTALLED) ## Format the Python files
 schema: $(INSTALLED) ## Write the dump of the tables that a test compares, tests/db/schema.sql
 	$(BIN)/python -m tests.support.schema_dump
 
-bench: $(INSTALLED) ## Run the benchmarks
-	$(BIN)/pytest -q -s tests/bench
+bench: $(INSTALLED) ## Measure recording a large graph against COPY (GRAPH=file, or the real one)
+	$(BIN)/python -m tests.bench.record $(if $(GRAPH),--graph $(GRAPH))
 
 demo: $(INSTALLED) nix ## Evaluate, build and substitute the example flake on this machine
 	bash examples/demo.sh

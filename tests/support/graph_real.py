@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tests.support.graph_builder import STORE, Drv, derivation
+from tests.support.graph_builder import STORE, Drv, base_name, derivation, store_hash
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -143,6 +143,23 @@ def _inputs(
     if hub is not None and hub not in inputs and rng.random() < 0.98:
         inputs.append(hub)
     return inputs
+
+
+def renamed(graph: Sequence[Drv], copy: int) -> list[Drv]:
+    """Another graph of the same shape: every derivation and output anew, the sources shared."""
+
+    def other(name: str) -> str:
+        return store_hash(f"copy {copy} {name[:32]}") + name[32:]
+
+    return [
+        replace(
+            drv,
+            drv=other(drv.drv),
+            dependencies=tuple(map(other, drv.dependencies)),
+            outputs={o: STORE + other(base_name(path)) for o, path in drv.outputs.items()},
+        )
+        for drv in graph
+    ]
 
 
 def walk_order(graph: Sequence[Drv]) -> list[Drv]:

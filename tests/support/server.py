@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,8 +57,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def test_cluster(wanted: str | None) -> Iterator[Cluster]:
-    """A started throwaway cluster; stopped and deleted at the end, also when we are killed."""
+def test_cluster(
+    wanted: str | None,
+    settings: Mapping[str, str] | None = None,  # noqa: PT028 (no test, whatever its name)
+) -> Iterator[Cluster]:
+    """A started throwaway cluster; stopped and deleted at the end, also when we are killed.
+
+    `settings` are the server's, TEST_SETTINGS when none are given.
+    """
     home = Path(tempfile.mkdtemp(prefix="gradient-pg-", dir=_fast_folder()))
     account: Account | None = None
     if os.geteuid() == 0:
@@ -72,7 +78,7 @@ def test_cluster(wanted: str | None) -> Iterator[Cluster]:
             data_dir=home / "data",
             socket_dir=home,
             account=account,
-            settings=TEST_SETTINGS,
+            settings=dict(settings or TEST_SETTINGS),
         )
         cluster.initialise(sync=False)
         _start_on_free_port(cluster)
