@@ -7,9 +7,9 @@ Nix itself lives outside /nix (Debian's package), so an empty folder is a comple
 - `with NixStore(folder).entered():` gives the store to this process and to the children that it
   starts, until the block ends: for tests of the worker's own modules.
 
-Both point NIX_CONF_DIR at a `nix.conf` of the store's own: no sandbox, and builders run as the
-user who starts them. With build users, Nix kills every process of the user that a build is about
-to get, and two stores on one machine would kill each other's builders.
+Both point NIX_CONF_DIR at a `nix.conf` of the store's own: no sandbox, no substituters, and
+builders run as the user who starts them. With build users, Nix kills every process of the user
+that a build is about to get, and two stores on one machine would kill each other's builders.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class NixStore:
         (self.nix / "var" / "nix").mkdir(parents=True, exist_ok=True)
         self.conf_dir = folder / "etc"
         self.conf_dir.mkdir(exist_ok=True)
-        (self.conf_dir / "nix.conf").write_text("sandbox = false\nbuild-users-group =\n")
+        # Without substituters: each build would first wait for a cache that is out of reach.
+        (self.conf_dir / "nix.conf").write_text(
+            "sandbox = false\nbuild-users-group =\nsubstituters =\n"
+        )
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """A command line that runs `argv` with this store as /nix."""

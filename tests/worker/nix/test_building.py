@@ -321,6 +321,7 @@ async def test_what_really_happened_gets_its_class(
     assert report.reason
 
 
+@pytest.mark.slow
 async def test_fifty_mebibytes_of_log_arrive_in_full(slot: BuildSlot, nix: Nix) -> None:
     line = "x" * 127
     script = f"yes {line} 2>/dev/null | head -n 409600; echo > $out"

@@ -300,6 +300,7 @@ async def test_an_evaluation_over_its_time_limit_ends_and_leaves_no_process(
     assert processes_with(word) == []
 
 
+@pytest.mark.slow
 async def test_an_attribute_that_needs_too_much_memory_is_named_and_the_rest_goes_on(
     world: World,
 ) -> None:
