@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Mapping
 from typing import Any, Final
 
 import psycopg
@@ -29,7 +29,7 @@ from gradient.graph.writer import GraphWriter
 from gradient.instance import Instance
 from gradient.passes.catalog import ServerPasses
 from gradient.passes.runner import Passes
-from gradient.protocol import MAX_FRAME_BYTES
+from gradient.protocol import MAX_FRAME_BYTES, JobKind
 from gradient.secrets import Secrets
 from gradient.sessions.registry import Sessions
 from gradient.sessions.session import SessionParts
@@ -41,8 +41,12 @@ from gradient.web.health import health_routes
 POOL_SIZE: Final = 8
 # Enough for transfers that are under way to end by themselves.
 HTTP_STOP_SECONDS: Final = 10
-# Topics after which a worker may be given something that it could not before.
-_WORK_TOPICS: Final = frozenset({"builds", "evaluations", EVERYTHING})
+# Which kinds of job a topic may have made available; none stands for all.
+_WORK_TOPICS: Final[Mapping[str, tuple[JobKind, ...]]] = {
+    "builds": ("build",),
+    "evaluations": ("evaluation",),
+    EVERYTHING: (),
+}
 
 log = structlog.get_logger(__name__)
 
@@ -232,8 +236,9 @@ class Server:
             await asyncio.sleep(0.01)
 
     def _on_topic(self, topic: str) -> None:
-        if topic in _WORK_TOPICS:
-            self._sessions.wake()
+        kinds = _WORK_TOPICS.get(topic)
+        if kinds is not None:
+            self._sessions.wake(*kinds)
         self._passes.kick(topic)
 
     def _fence(self) -> None:

@@ -24,7 +24,7 @@ from gradient.errors import translated
 FIRST_BACKOFF_SECONDS = 0.1
 LONGEST_BACKOFF_SECONDS = 5.0
 
-_NAME = re.compile(r"(gradient|graph|scheduler|pg_catalog)\.[a-z_][a-z0-9_]*")
+_NAME = re.compile(r"(gradient|graph|scheduler)\.[a-z_][a-z0-9_]*")
 
 log = structlog.get_logger(__name__)
 

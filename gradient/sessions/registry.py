@@ -13,6 +13,7 @@ from psycopg_pool import PoolTimeout
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gradient.errors import GradientError
+from gradient.protocol import JobKind
 from gradient.sessions.handshake import greet
 from gradient.sessions.session import CLOSE_REPLACED, CLOSE_RESTART, Session, SessionParts
 
@@ -82,12 +83,15 @@ class Sessions:
         except (GradientError, psycopg.Error, PoolTimeout) as error:
             log.warning("disconnect not recorded", worker=session.worker, error=str(error))
 
-    def wake(self) -> None:
-        """Let every session look for jobs and offers, in no particular order."""
+    def wake(self, *kinds: JobKind) -> None:
+        """Let every session look for jobs of these kinds (any, when none is given) and for offers.
+
+        In no particular order, so that no worker is always first.
+        """
         sessions = list(self._by_worker.values())
         random.shuffle(sessions)
         for session in sessions:
-            session.wake()
+            session.wake(*kinds)
 
     async def abort(self, orders: list[dict[str, Any]]) -> None:
         """Pass on what `scheduler.aborts` lists."""

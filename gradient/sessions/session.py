@@ -143,6 +143,7 @@ class Session:
         self._resumed = False
         self._draining = False
         self._wake = asyncio.Event()
+        self._due: set[JobKind] = set()
         self._requests: dict[JobKind, int] = {}
         self._wants_offers = False
         self._visible: dict[str, int] = {}
@@ -174,8 +175,9 @@ class Session:
         self._close_reason = reason
         self._end.set()
 
-    def wake(self) -> None:
-        """Something may have changed that this worker waits for."""
+    def wake(self, *kinds: JobKind) -> None:
+        """There may be jobs of these kinds (any, when none is given) that the worker waits for."""
+        self._due.update(kinds or KINDS)
         self._wake.set()
 
     async def drain(self, reason: str) -> None:
@@ -301,7 +303,7 @@ class Session:
                 "scheduler.worker_capabilities", self.worker, self.connection, document(values)
             )
         )
-        self._wake.set()
+        self.wake()
 
     async def _resume(self, message: RunningJobs) -> None:
         if self._resumed:
@@ -317,7 +319,7 @@ class Session:
         stop = [assignment for assignment in running if assignment not in keep]
         await self._send(ResumeAck(keep=keep, stop=stop))
         self._resumed = True
-        self._wake.set()
+        self.wake()
 
     async def _reconcile(self, running: list[int]) -> dict[str, Any]:
         """Return the assignments that the worker does not run; which of the others are open."""
@@ -386,11 +388,10 @@ class Session:
                 "scheduler.offer_scores", self.worker, document(message.scores)
             )
         )
-        self._wake.set()
 
     async def _request(self, message: RequestJob) -> None:
         self._requests[message.kind] = min(message.slots, MOST_SLOTS)
-        self._wake.set()
+        self.wake(message.kind)
 
     async def _response(self, message: AssignJobResponse) -> None:
         if message.accepted:
@@ -412,8 +413,9 @@ class Session:
             self._wake.clear()
             if not self._resumed or self._draining or not self._parts.may_assign():
                 continue
+            due, self._due = self._due, set()
             for kind in KINDS:
-                if self._requests.get(kind):
+                if kind in due and self._requests.get(kind):
                     await self._assign(kind)
             if self._wants_offers:
                 await self._offer()
@@ -432,7 +434,7 @@ class Session:
             # and not owned goes back, then the next wake asks anew.
             self._log.warning("assignment interrupted", kind=kind, error=str(error))
             await self._reconcile(list(self._owned))
-            self._wake.set()
+            self.wake(kind)
             return
         for row in rows:
             await self._hand_out(row)
