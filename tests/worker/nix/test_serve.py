@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
+import signal
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nix_store import NixStore
-from tests.worker.nix.support import Nix
+from tests.worker.nix.support import Nix, processes_with
 from worker.nix.errors import StoreFaultError
 from worker.nix.serve import BuildResult, BuildStatus, PathInfo, ServeProcess
 from worker.nix.settings import NixSettings
@@ -226,6 +229,25 @@ async def test_a_process_that_is_killed_in_a_build_is_a_store_fault(
     subprocess.run(["kill", "-9", str(serve.command_pid)], check=True)
     with pytest.raises(StoreFaultError, match="nix-store ended"):
         await asyncio.wait_for(task, 20)
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "closed input"])
+async def test_nix_itself_stops_its_builder_when_it_is_told_to_end(
+    serve: ServeProcess, nix: Nix, how: str
+) -> None:
+    word = f"gradient-test-{secrets.token_hex(8)}"
+    started = asyncio.Event()
+    built = nix.derivation(f'sh "long" "echo started; sleep 300; : {word}" {{ }}')
+    task = asyncio.create_task(serve.build(built.request(), lambda _: started.set()))
+    await asyncio.wait_for(started.wait(), 20)
+    assert processes_with(word)
+    if how == "closed input":
+        serve._input.close()
+    else:
+        os.kill(serve.command_pid, signal.Signals[how])
+    with pytest.raises(StoreFaultError):
+        await asyncio.wait_for(task, 20)
+    assert processes_with(word) == []
 
 
 # -- what the process remembers ----------------------------------------------------------------
