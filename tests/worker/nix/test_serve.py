@@ -232,7 +232,7 @@ async def test_a_process_that_is_killed_in_a_build_is_a_store_fault(
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "closed input"])
-async def test_nix_itself_stops_its_builder_when_it_is_told_to_end(
+async def test_the_store_process_ends_with_its_builder_when_it_is_told_to(
     serve: ServeProcess, nix: Nix, how: str
 ) -> None:
     word = f"gradient-test-{secrets.token_hex(8)}"
