@@ -11,7 +11,7 @@ create function scheduler.assign(
   p_worker text,
   p_connection bigint,
   p_kind text,
-  p_slots integer)
+  p_slots bigint)
   returns setof jsonb
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
@@ -20,7 +20,9 @@ as $$
 declare
   -- A round finds less than it wants only when candidates closed or were taken under its hands.
   c_rounds constant integer := 3;
-  v_left integer := p_slots;
+  -- What one call hands out stays small, whatever a worker asks for.
+  c_slots constant integer := 1000;
+  v_left integer := least(coalesce(p_slots, 0), c_slots);
   v_tried bigint[] := '{}';
   v_jobs bigint[];
   v_projects bigint[];
@@ -44,7 +46,7 @@ begin
   end if;
 
   for v_round in 1 .. c_rounds loop
-    exit when coalesce(v_left, 0) <= 0;
+    exit when v_left <= 0;
 
     if p_kind = 'build' then
       select array_agg(c.derivation_build order by c.place), array_agg(c.project order by c.place),
@@ -93,6 +95,6 @@ begin
 end
 $$;
 
-comment on function scheduler.assign(text, bigint, text, integer) is
-  'Opens up to p_slots assignments of a kind (evaluation, build) for a worker on its connection. '
+comment on function scheduler.assign(text, bigint, text, bigint) is
+  'Opens up to p_slots assignments, at most 1000, of a kind (evaluation, build) for a worker on its connection. '
   'Returns AssignJob of the wire, one object a row, best first; send them after the commit: the token is stored nowhere else. No row when there is nothing the worker may be given. Raises GR005 for an unknown kind.';

@@ -4,7 +4,8 @@
 -- O(classes * projects * limit), whatever the length of the queue.
 -- A worker that is not connected, drains or cannot build, and one whose server drains or is not
 -- recorded, has no candidates.
--- PL/pgSQL for its kept plan: planning takes longer than reading.
+-- PL/pgSQL for its kept plan: planning takes longer than reading. OFFSET 0 keeps each lookup by key,
+-- also in a plan made while the tables were small.
 -- Locks: none; a candidate is a hint until scheduler.claim_builds has claimed it.
 
 create function scheduler.build_candidates(p_worker text, p_limit integer)
@@ -68,7 +69,12 @@ begin
     select m.place, m.derivation_build, m.project, m.architecture, m.required_features,
            b.cache_available, m.offer_generation, m.queued_at
     from merged m
-    join gradient.derivation_build b on b.derivation = m.derivation_build
+    cross join lateral (
+      select b.cache_available
+      from gradient.derivation_build b
+      where b.derivation = m.derivation_build
+      offset 0
+    ) b
     order by m.place;
 end
 $$;

@@ -1,7 +1,8 @@
 -- scheduler.build_specs(builds) -> the content of build jobs
 -- BuildJob of the wire for each shared build. A limit that the derivation does not name is the
 -- setting's; 0 is no limit.
--- PL/pgSQL for its kept plan: planning takes longer than reading.
+-- PL/pgSQL for its kept plan: planning takes longer than reading. OFFSET 0 keeps each lookup by key,
+-- also in a plan made while the tables were small.
 -- Locks: none.
 
 create function scheduler.build_specs(p_builds bigint[])
@@ -30,9 +31,13 @@ begin
              'timeout_secs', coalesce(b.timeout_secs, l.timeout_secs),
              'max_silent_secs', coalesce(b.max_silent_secs, l.max_silent_secs),
              'log_limit', l.log_limit)
-    from unnest(p_builds) as n(derivation)
-    join gradient.derivation_build b on b.derivation = n.derivation
-    join gradient.derivation d on d.id = b.derivation
+    from gradient.derivation_build b
+    cross join lateral (
+      select d.id, d.hash, d.name, d.architecture, d.is_fixed_output
+      from gradient.derivation d
+      where d.id = b.derivation
+      offset 0
+    ) d
     cross join lateral (
       select coalesce(
         jsonb_agg(
@@ -46,7 +51,8 @@ begin
       select gradient.setting_int('build.default_timeout') as timeout_secs,
              gradient.setting_int('build.default_max_silent') as max_silent_secs,
              gradient.setting_int('build.log_limit') as log_limit
-    ) l;
+    ) l
+    where b.derivation = any(p_builds);
 end
 $$;
 

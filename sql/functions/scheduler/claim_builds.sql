@@ -4,6 +4,7 @@
 -- that another session holds is left out, not waited for. The claim is the open dispatched_job row:
 -- a second one for the same job cannot exist. Opens the attempt and takes the build off the ready
 -- list.
+-- OFFSET 0 keeps each lookup by key, also in a plan made while the tables were small.
 -- Locks: derivation_build rows FOR NO KEY UPDATE SKIP LOCKED, then ready_build rows. Waits for
 -- nobody, so the order among the rows does not matter.
 -- Returns: the new assignments, each with the only copy of its token.
@@ -32,38 +33,52 @@ begin
   select array_agg(l.derivation) into v_locked
   from (
     select b.derivation
-    from unnest(p_builds) with ordinality as c(derivation, place)
-    join gradient.derivation_build b on b.derivation = c.derivation
-    where b.status = 'Queued'
-    order by c.place
+    from gradient.derivation_build b
+    where b.derivation = any(p_builds)
+      and b.status = 'Queued'
+    order by array_position(p_builds, b.derivation)
     limit p_slots
-    for no key update of b skip locked
+    for no key update skip locked
   ) l;
 
   with claim as materialized (
-    select c.derivation, c.place, c.project, driver.evaluation, b.cache_available,
-           b.queued_at, w.instance, scheduler.new_token() as token
+    select c.derivation, c.place, c.project, driver.evaluation, c.cache_available,
+           held.queued_at, w.instance, scheduler.new_token() as token
     from unnest(p_builds, p_projects, p_cache_available) with ordinality
       as c(derivation, project, cache_available, place)
-    join gradient.derivation_build b on b.derivation = c.derivation
-    join gradient.derivation d on d.id = b.derivation
-    join gradient.worker_connection w on w.worker_id = p_worker
     cross join lateral (
-      select j.evaluation
-      from gradient.build_job j
-      join gradient.evaluation e on e.id = j.evaluation
-      join gradient.task t on t.id = e.task
-      where j.derivation_build = c.derivation
-        and t.project = c.project
-        and e.status <> 'Aborted'
-      order by j.aborted, e.finished_at is not null, e.id
+      select b.queued_at
+      from gradient.derivation_build b
+      join gradient.derivation d on d.id = b.derivation
+      where b.derivation = c.derivation
+        and b.status = 'Queued'
+        and b.cache_available = c.cache_available
+        and graph.gates(d.walked, b.wanted, b.cache_available, b.probed, b.blocking_deps,
+                        d.drv_present, b.missing_sources)
+      offset 0
+    ) held
+    cross join lateral (
+      select named.evaluation
+      from (
+        select j.evaluation, j.aborted
+        from gradient.build_job j
+        where j.derivation_build = c.derivation
+        offset 0
+      ) named
+      cross join lateral (
+        select e.finished_at
+        from gradient.evaluation e
+        join gradient.task t on t.id = e.task
+        where e.id = named.evaluation
+          and e.status <> 'Aborted'
+          and t.project = c.project
+        offset 0
+      ) running
+      order by named.aborted, running.finished_at is not null, named.evaluation
       limit 1
     ) driver
+    join gradient.worker_connection w on w.worker_id = p_worker
     where c.derivation = any(v_locked)
-      and b.status = 'Queued'
-      and b.cache_available = c.cache_available
-      and graph.gates(d.walked, b.wanted, b.cache_available, b.probed, b.blocking_deps,
-                      d.drv_present, b.missing_sources)
   ), opened as (
     insert into gradient.dispatched_job
       (kind, job, evaluation, derivation_build, project, worker_id, instance, substitute,

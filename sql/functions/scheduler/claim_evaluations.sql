@@ -24,23 +24,22 @@ begin
   select array_agg(l.id) into v_locked
   from (
     select e.id
-    from unnest(p_evaluations) with ordinality as c(evaluation, place)
-    join gradient.evaluation e on e.id = c.evaluation
-    where e.status = 'Queued'
-    order by c.place
+    from gradient.evaluation e
+    where e.id = any(p_evaluations)
+      and e.status = 'Queued'
+    order by array_position(p_evaluations, e.id)
     limit p_slots
-    for no key update of e skip locked
+    for no key update skip locked
   ) l;
 
   return query
     with claim as materialized (
-      select e.id as evaluation, c.place, t.project, w.instance, e.updated_at,
-             scheduler.new_token() as token
-      from unnest(p_evaluations) with ordinality as c(evaluation, place)
-      join gradient.evaluation e on e.id = c.evaluation
+      select e.id as evaluation, array_position(p_evaluations, e.id) as place, t.project,
+             w.instance, e.updated_at, scheduler.new_token() as token
+      from gradient.evaluation e
       join gradient.task t on t.id = e.task
       join gradient.worker_connection w on w.worker_id = p_worker
-      where c.evaluation = any(v_locked)
+      where e.id = any(v_locked)
         and e.status = 'Queued'
     ), opened as (
       insert into gradient.dispatched_job

@@ -10,6 +10,9 @@ create function scheduler.offer_scores(p_worker text, p_scores jsonb)
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
 as $$
+declare
+  -- A worker may say any number; more than this is as good as this.
+  c_most constant numeric := 2147483647;
 begin
   if jsonb_typeof(p_scores) is distinct from 'array' then
     raise exception using errcode = 'GR005',
@@ -26,10 +29,12 @@ begin
   insert into gradient.offer_score as s
     (worker_id, job, missing_count, missing_nar_size, outputs_present, at)
   select distinct on (n.job)
-         p_worker, n.job, coalesce(n.missing_count, 0), n.missing_nar_size,
+         p_worker, n.job, least(coalesce(n.missing_count, 0), c_most)::integer,
+         case when n.missing_nar_size is not null
+           then least(n.missing_nar_size, c_most * c_most)::bigint end,
          coalesce(n.outputs_present, false), gradient.current_time()
   from jsonb_to_recordset(p_scores) as n(
-    job text, missing_count integer, missing_nar_size bigint, outputs_present boolean)
+    job text, missing_count numeric, missing_nar_size numeric, outputs_present boolean)
   where n.job ~ '^build:[0-9]{1,18}$'
     and exists (
       select from gradient.ready_build r

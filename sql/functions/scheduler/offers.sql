@@ -32,7 +32,12 @@ begin
              'drv', d.hash || '-' || d.name || '.drv',
              'outputs', o.outputs)
     from scheduler.build_candidates(p_worker, gradient.setting_int('offers.limit')::integer) c
-    join gradient.derivation d on d.id = c.derivation_build
+    cross join lateral (
+      select d.hash, d.name
+      from gradient.derivation d
+      where d.id = c.derivation_build
+      offset 0
+    ) d
     cross join lateral (
       select coalesce(jsonb_agg('/nix/store/' || o.hash || '-' || o.package order by o.name), '[]') as outputs
       from gradient.derivation_output o

@@ -14,12 +14,17 @@ as $$
 begin
   if jsonb_typeof(p_capabilities -> 'architectures') is distinct from 'array'
     or jsonb_typeof(p_capabilities -> 'system_features') is distinct from 'array'
-    or jsonb_typeof(p_capabilities -> 'build_slots') is distinct from 'number'
-    or jsonb_typeof(p_capabilities -> 'eval_slots') is distinct from 'number'
+    or exists (
+      select from unnest(array['build_slots', 'eval_slots', 'cpu_count', 'ram_total_mb']) as n(name)
+      where case coalesce(jsonb_typeof(p_capabilities -> n.name), 'null')
+        when 'number' then p_capabilities ->> n.name !~ '^[0-9]{1,9}$'
+        when 'null' then n.name in ('build_slots', 'eval_slots')
+        else true end)
   then
     raise exception using errcode = 'GR005',
-      message = format('The capabilities of worker %s lack architectures, system_features, build_slots or eval_slots.', p_worker),
-      detail = format('Found %s.', coalesce(p_capabilities::text, 'null'));
+      message = format('The capabilities of worker %s are not well-formed.', p_worker),
+      detail = format('Found %s.', coalesce(left(p_capabilities::text, 1000), 'null')),
+      hint = 'architectures and system_features are lists; build_slots and eval_slots are whole numbers, as cpu_count and ram_total_mb are where they are given, of at most nine digits.';
   end if;
 
   update gradient.worker_connection w
@@ -49,4 +54,4 @@ end
 $$;
 
 comment on function scheduler.worker_capabilities(text, bigint, jsonb) is
-  'Replaces the capabilities of a connected worker by those of the wire''s WorkerCapabilities. Raises GR005 when a field is missing, GR003 when the connection is not the worker''s any more.';
+  'Replaces the capabilities of a connected worker by those of the wire''s WorkerCapabilities. Raises GR005 when a field is missing or malformed, GR003 when the connection is not the worker''s any more.';

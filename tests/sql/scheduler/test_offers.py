@@ -138,6 +138,9 @@ def test_scores_of_ready_builds_are_kept_and_replaced(world: World) -> None:
     assert kept(world) == [("w1", job, 3, 700, False)]
     score(world, {"job": job, "missing_count": 0, "outputs_present": True})
     assert kept(world) == [("w1", job, 0, None, True)]
+    score(world, {"job": job, "missing_count": 2**63, "missing_nar_size": 2**70})
+    [(_, _, count, size, _)] = kept(world)
+    assert (count, size) == (2**31 - 1, (2**31 - 1) ** 2)
 
 
 def test_scores_of_what_is_not_ready_are_dropped(world: World) -> None:

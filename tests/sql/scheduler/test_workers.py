@@ -183,12 +183,32 @@ def test_capabilities_replace_the_former_ones(world: World) -> None:
     assert (row["cpu_count"], row["ram_total_mb"]) == (8, 16000)
 
 
-@pytest.mark.parametrize("missing", ["architectures", "system_features", "build_slots"])
-def test_capabilities_without_a_field_are_refused(world: World, missing: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("architectures", None),
+        ("architectures", "x86_64-linux"),
+        ("system_features", None),
+        ("build_slots", None),
+        ("build_slots", -1),
+        ("build_slots", 10**12),
+        ("eval_slots", "many"),
+        ("cpu_count", 1.5),
+        ("ram_total_mb", 10**20),
+    ],
+)
+def test_malformed_capabilities_are_refused_and_change_nothing(
+    world: World, field: str, value: Any
+) -> None:
     number = connect(world)
-    partial = {key: value for key, value in CAPABILITIES.items() if key != missing}
+    before = world.rows("select * from gradient.worker_connection")
     with refused("GR005", "w1"):
-        world.message("select scheduler.worker_capabilities('w1', %s, %s)", number, Jsonb(partial))
+        world.message(
+            "select scheduler.worker_capabilities('w1', %s, %s)",
+            number,
+            Jsonb({**CAPABILITIES, field: value}),
+        )
+    assert world.rows("select * from gradient.worker_connection") == before
 
 
 def test_a_connection_that_was_replaced_says_nothing_any_more(world: World) -> None:
