@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,9 @@ from gradient.config import Config, Database
 from gradient.db.deploy import upgrade
 from gradient.db.embedded import EmbeddedDatabase
 from gradient.db.source import sql_root
+
+# A connection that we have closed is listed until its backend has ended.
+OWN_CONNECTIONS_SECONDS = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +40,7 @@ def served_database(config: Config) -> Iterator[Config]:
         _upgrade(served)
         yield served
     finally:
-        if not _others(dsn):
+        if not _used_by_others(dsn):
             embedded.stop()
             log.info("embedded database stopped")
 
@@ -54,8 +58,18 @@ def _upgrade(config: Config) -> None:
         log.warning("database", note=text)
 
 
-def _others(dsn: str) -> int:
-    """How many connections other servers hold."""
+def _used_by_others(dsn: str) -> bool:
+    """Whether another server is connected; our own connections get a moment to go away."""
+    deadline = time.monotonic() + OWN_CONNECTIONS_SECONDS
+    while _connections(dsn):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _connections(dsn: str) -> int:
+    """How many connections servers hold."""
     try:
         with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as conn:
             row = conn.execute(

