@@ -156,6 +156,7 @@ class ScriptedServer:
         objects: packed NARs by their URL below the cache.
         narinfos: narinfo text by hash part.
         refuse: answers a cache request instead of the cache: (method, path) to a status or None.
+        uploads: while it is cleared, uploads are not answered.
     """
 
     def __init__(self) -> None:
@@ -164,6 +165,8 @@ class ScriptedServer:
         self.narinfos: dict[str, str] = {}
         self.requests: list[tuple[str, str]] = []
         self.refuse: Callable[[str, str], int | None] = lambda method, path: None
+        self.uploads = asyncio.Event()
+        self.uploads.set()
         self._connections: asyncio.Queue[Connection] = asyncio.Queue()
         self._numbers = itertools.count(1)
 
@@ -229,6 +232,7 @@ class ScriptedServer:
         if request.headers.get("authorization") != f"Bearer {TOKEN}":
             return PlainTextResponse("no token", 401)
         if method == "PUT":
+            await self.uploads.wait()
             body = await request.body()
             if name.endswith(".narinfo"):
                 self.narinfos[name.removesuffix(".narinfo")] = body.decode()

@@ -277,3 +277,22 @@ async def test_a_substitution_is_a_miss_where_there_is_no_upstream(
     number = await server.assign(connection, job)
     end = await connection.expect_report(wire.JobFailed, number)
     assert end.outcome_class == "substitute_miss"
+
+
+@pytest.mark.scenario(46)
+async def test_a_transfer_that_does_not_end_delays_no_heartbeat_and_no_control_message(
+    server: ScriptedServer, start_worker: AgentFactory
+) -> None:
+    made = make_drv("large", "head -c 8000000 /dev/urandom > $out").put(server)
+    server.uploads.clear()
+    await start_worker()
+    connection = await server.accepted(grace=2)
+    number = await server.assign(connection, made.job())
+    await connection.expect_report(wire.BuildOutput, number)
+    before = await connection.expect(wire.Ping)
+    await connection.expect(wire.Ping, lambda ping: ping.number > before.number + 2)
+    assert not connection.closed.is_set()
+    await connection.send(wire.AbortJob(assignment=number, reason="no longer needed"))
+    end = await connection.expect_report(wire.JobFailed, number)
+    assert end.outcome_class == "aborted"
+    server.uploads.set()
