@@ -1,7 +1,7 @@
 -- gradient.subscribe_cache(project, cache, mode)
 -- A project reads from a cache, writes its results into it, or both. With its first cache to write
 -- to a project is served by workers, and evaluations that waited for one are queued.
--- Locks: the subscription's row, then evaluation rows. Kicks: evaluations, builds, waiting.
+-- Locks: the subscription's row, worker_connection rows by worker, evaluation rows by id. Kicks: evaluations, builds, waiting.
 -- Execute: operator, server
 
 create function gradient.subscribe_cache(
@@ -15,6 +15,7 @@ as $$
 declare
   v_project constant bigint := gradient.project_id(p_project);
   v_cache constant bigint := gradient.cache_id(p_cache);
+  v_waiting bigint[];
 begin
   if p_mode is null or p_mode not in ('ReadWrite', 'ReadOnly', 'WriteOnly') then
     raise exception using errcode = 'GR005',
@@ -26,16 +27,25 @@ begin
   values (v_project, v_cache, p_mode::gradient.subscription_mode)
   on conflict (project, cache) do update set mode = excluded.mode;
 
+  perform scheduler.refresh_team_projects();
+
   if exists (select from scheduler.served_project s where s.project = v_project) then
+    v_waiting := array(
+      select e.id
+      from gradient.evaluation e
+      join gradient.task t on t.id = e.task
+      where t.project = v_project
+        and e.status = 'Waiting'
+        and e.waiting_reason ->> 'kind' = 'no_cache'
+      order by e.id
+      for no key update of e);
     update gradient.evaluation e
     set status = 'Queued', waiting_reason = null, updated_at = gradient.current_time()
-    from gradient.task t
-    where t.id = e.task
-      and t.project = v_project
-      and e.status = 'Waiting'
-      and e.waiting_reason ->> 'kind' = 'no_cache';
+    where e.id = any(v_waiting);
+    insert into gradient.phase_event (subject_kind, subject, phase, at)
+    select 'Evaluation', w.id, 'Queued', gradient.current_time()
+    from unnest(v_waiting) as w(id);
   end if;
-  perform scheduler.refresh_team_projects();
   perform gradient.kick('evaluations');
   perform gradient.kick('builds');
   perform gradient.kick('waiting');

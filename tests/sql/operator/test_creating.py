@@ -9,7 +9,9 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.sql.operator.conftest import PUBLIC_KEY
+from tests.support.database import Database
 from tests.support.graph_world import World, refused
+from tests.support.sessions import TwoSessions
 
 HASH = hashlib.sha256(b"token").digest()
 BAD_NAMES = ["", "Main", "-main", "with space", "a" * 64, None]
@@ -190,6 +192,18 @@ def test_a_worker_is_a_teams_or_a_projects_and_never_both(furnished: World) -> N
     furnished.message("select gradient.register_local_worker('local', %s)", HASH)
     with refused("GR007", "local", "team"):
         furnished.message("select gradient.register_worker('main', 'local', %s)", HASH)
+
+
+def test_two_people_cannot_make_a_worker_both_at_once(clean_db: Database) -> None:
+    World(clean_db.connect()).project("main")
+    with TwoSessions(clean_db) as sessions:
+        sessions.a.execute("select gradient.register_worker('main', 'builder', %s)", [HASH])
+        other = sessions.blocks(
+            sessions.b, "select gradient.register_local_worker('builder', %s)", [HASH]
+        )
+        sessions.a.commit()
+        with refused("GR007", "builder"):
+            other.result(timeout=10)
 
 
 def test_a_worker_is_registered_once_with_a_project(furnished: World) -> None:
