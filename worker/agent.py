@@ -16,6 +16,7 @@ import contextlib
 import importlib.metadata
 import math
 import os
+import re
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ import structlog
 from gradient.protocol import (
     AssignJob,
     BuildJob,
+    CachedSource,
     FlakeJob,
     InitAck,
     JobCandidate,
@@ -298,7 +300,7 @@ class Agent:
         error = None if job.work.cancelled() else job.work.exception()
         match error:
             case None if not job.work.cancelled():
-                log.info("Done.", job=job.assign.job)
+                log.info("Done.", job=job.assign.job, what=_named(job.assign))
                 return JobCompleted(spans=job.spans.report())
             case None:
                 outcome, message = job.ending or "worker_fault", job.reason or "it was cancelled"
@@ -315,7 +317,13 @@ class Agent:
                     exc_info=error,
                 )
                 outcome, message = "worker_fault", f"{type(error).__name__}: {error}"
-        log.info("Failed.", job=job.assign.job, outcome=outcome, reason=message)
+        log.info(
+            "Failed.",
+            job=job.assign.job,
+            what=_named(job.assign),
+            outcome=outcome,
+            reason=message,
+        )
         return JobFailed(
             outcome_class=outcome,
             error=message,
@@ -325,7 +333,7 @@ class Agent:
 
     async def _work(self, job: _Job) -> None:
         async with self._pools[job.kind].slot() as slot:
-            log.info("Started.", job=job.assign.job, assignment=job.assign.assignment)
+            log.info("Started.", job=job.assign.job, what=_named(job.assign))
             await self._execute(job, slot)
 
     async def _execute(self, job: _Job, slot: BuildSlot) -> None:
@@ -366,3 +374,14 @@ class Agent:
         else:
             job.ending, job.reason = ending, reason
         job.work.cancel()
+
+
+def _named(assign: AssignJob) -> str:
+    """What a job is about, for people."""
+    spec = assign.spec
+    if isinstance(spec, BuildJob):
+        return spec.drv[33:].removesuffix(".drv")
+    if isinstance(spec.source, CachedSource):
+        return spec.source.path
+    # A password in the URL is nobody's business here.
+    return re.sub(r"(://)[^/@]*@", r"\1", spec.source.url)

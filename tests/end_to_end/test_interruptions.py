@@ -222,3 +222,37 @@ def test_a_build_whose_outputs_cannot_be_uploaded_is_neither_completed_nor_faile
     assert runs(meeting) == 1
     world.nix_copy(list(world.outputs(evaluation).values()))
     world.check()
+
+
+@pytest.mark.scenario(45)
+def test_a_killed_server_fails_nothing_and_no_build_runs_twice_at_a_time(
+    world: World, repository: Repository, meeting: Path
+) -> None:
+    repository.commit_drvs([meeting_drv(meeting), Drv("after", "cat ${slow} > $out")])
+    world.project()
+    task = world.task(repository.url)
+    worker = world.worker("w1")
+    evaluation = world.evaluate(task)
+    wait_until(lambda: runs(meeting) == 1, 60, "the builder running")
+    first = set(descendants(worker.pid))
+    assert world.server is not None
+    world.server.signal(signal.SIGKILL)
+    world.server.wait()
+    world.start_server()
+    world.check()
+    wait_until(lambda: runs(meeting) == 2, 90, "the builder running again")
+    builders = {pid for pid in descendants(worker.pid) if f"{meeting}/release" in _line(pid)}
+    assert builders
+    assert not builders & first
+    (meeting / "release").touch()
+    assert world.watch(evaluation) == 0
+    assert classes(world) == ["server_restart", "Built"]
+    assert build_facts(world) == ("Completed", 0)
+    world.check()
+
+
+def _line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gradient import protocol as wire
 from tests.support.e2e_flake import Drv, Repository, layered
 from tests.support.scripted_server import Connection, ScriptedServer
 from tests.worker.conftest import AgentFactory
+from worker.executor.walk import by_bytes
 from worker.nix.store_path import hash_part
 
 pytestmark = pytest.mark.nix
@@ -229,3 +231,15 @@ async def test_a_question_that_was_on_its_way_is_asked_again_on_the_next_connect
     assert again == question
     await second.send(wire.KnownDerivations(query=again.query, known=[]))
     await second.expect_report(wire.JobCompleted, number)
+
+
+def test_what_is_too_much_for_one_frame_is_split_and_nothing_is_lost() -> None:
+    messages = [
+        wire.EvaluationMessage(level="error", message=f"{index} " + "x" * 1000)
+        for index in range(50)
+    ]
+    parts = by_bytes(messages, 5000)
+    assert [message for part in parts for message in part] == messages
+    assert all(len(msgspec.json.encode(part)) <= 5000 + 2 for part in parts)
+    assert len(parts) == 13
+    assert by_bytes([], 5000) == []

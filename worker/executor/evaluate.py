@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gradient.protocol import (
     CachedSource,
     EvalResult,
@@ -14,13 +16,16 @@ from gradient.protocol import (
 )
 from worker.cache_client import CacheError, CacheRefusedError
 from worker.executor.job import JobContext, JobError
-from worker.executor.walk import Walk
+from worker.executor.walk import PART_BYTES, Walk, by_bytes
 from worker.nix.errors import NixError, StoreFaultError
 from worker.nix.evaluate import EvaluationLimits, NothingMatchedError, evaluate
 from worker.nix.flake import FetchError, FlakeSource, fetch_repository, with_inputs
 from worker.nix.patterns import parse_patterns
 from worker.nix.processes import ProcessTimeoutError
 from worker.transfer import MissingPathsError
+
+# The wire takes names of up to this many characters.
+LONGEST_ATTRIBUTE: Final = 255
 
 
 async def run_evaluation(job: FlakeJob, context: JobContext) -> None:
@@ -111,7 +116,11 @@ async def _evaluate(
     )
     try:
         async for batch in evaluate(context.settings, source, job.wildcard, limits):
-            entry_points += [(found.attr, found.drv_path) for found in batch.attrs]
+            for found in batch.attrs:
+                if len(found.attr) <= LONGEST_ATTRIBUTE:
+                    entry_points.append((found.attr, found.drv_path))
+                else:
+                    messages.append(_too_long(found.attr))
             messages += [
                 EvaluationMessage(level="error", message=error.message, attribute=error.attr)
                 for error in batch.errors
@@ -123,7 +132,15 @@ async def _evaluate(
                 serve = await context.slot.serve()
                 await serve.valid_paths([found.drv_path for found in batch.attrs])
     except NothingMatchedError:
-        if messages:
-            await context.channel.report(EvalResult(derivations=[], messages=messages))
+        for part in by_bytes(messages, PART_BYTES):
+            await context.channel.report(EvalResult(derivations=[], messages=part))
         raise
     return entry_points, messages
+
+
+def _too_long(attribute: str) -> EvaluationMessage:
+    return EvaluationMessage(
+        level="error",
+        message=f"the attribute {attribute[:80]}… has {len(attribute)} characters; "
+        f"at most {LONGEST_ATTRIBUTE} can be recorded",
+    )

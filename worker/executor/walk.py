@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -36,8 +36,12 @@ from worker.transfer import path_infos, upload
 WAVE: Final = 256
 UPLOADS: Final = 8
 BATCHES_AHEAD: Final = 4
-# A frame holds more than the derivations: the rest has the other half.
+# A frame holds derivations, entry points and messages: half of it is for the first.
 BATCH_BYTES: Final = MAX_FRAME_BYTES // 2
+PART_BYTES: Final = MAX_FRAME_BYTES // 8
+
+
+_Part = TypeVar("_Part", EntryPoint, EvaluationMessage)
 
 
 @dataclass(frozen=True)
@@ -89,31 +93,37 @@ class Walk:
             await batches.put(None)
 
         async def report() -> None:
-            entries = [EntryPoint(attribute=a, drv=_base(p)) for p in known for a in attributes[p]]
+            await self._report_known(
+                [EntryPoint(attribute=a, drv=_base(p)) for p in known for a in attributes[p]]
+            )
             batch = await batches.get()
             while True:
                 # The last batch carries the messages, so one is always held back.
                 following = await batches.get() if batch is not None else None
                 walked = batch or []
                 await self._upload(walked)
-                entries += [
-                    EntryPoint(attribute=attribute, drv=_base(one.path))
-                    for one in walked
-                    for attribute in attributes.get(one.path, ())
-                ]
-                await self._context.channel.report(
-                    EvalResult(
-                        derivations=[one.discovered for one in walked],
-                        entry_points=entries,
-                        messages=list(messages) if following is None else [],
-                    )
-                )
-                entries = []
+                last = await self._report_messages(messages) if following is None else []
+                if walked or last:
+                    await self._context.channel.report(_batch(walked, attributes, last))
                 batch = following
                 if batch is None:
                     return
 
         await gather_or_cancel([produce(), report()])
+
+    async def _report_known(self, entry_points: list[EntryPoint]) -> None:
+        """Report entry points that need no walk."""
+        for part in by_bytes(entry_points, PART_BYTES):
+            await self._context.channel.report(EvalResult(derivations=[], entry_points=part))
+
+    async def _report_messages(
+        self, messages: Sequence[EvaluationMessage]
+    ) -> list[EvaluationMessage]:
+        """Report messages that are too many for one frame; returns those that are left for it."""
+        *early, last = by_bytes(messages, PART_BYTES) or [[]]
+        for part in early:
+            await self._context.channel.report(EvalResult(derivations=[], messages=part))
+        return last
 
     async def _batches(
         self, start: Iterable[str], attributes: dict[str, list[str]]
@@ -201,6 +211,36 @@ class Walk:
 
         await gather_or_cancel(map(put, infos))
         self._uploaded.update(infos)
+
+
+def _batch(
+    walked: list[_Walked],
+    attributes: dict[str, list[str]],
+    messages: list[EvaluationMessage],
+) -> EvalResult:
+    return EvalResult(
+        derivations=[one.discovered for one in walked],
+        entry_points=[
+            EntryPoint(attribute=attribute, drv=_base(one.path))
+            for one in walked
+            for attribute in attributes.get(one.path, ())
+        ],
+        messages=messages,
+    )
+
+
+def by_bytes(items: Iterable[_Part], limit: int) -> list[list[_Part]]:
+    """Split values of the wire into lists that are no longer than `limit` bytes each."""
+    parts: list[list[_Part]] = []
+    size = limit
+    for item in items:
+        weight = len(msgspec.json.encode(item)) + 1
+        if size + weight > limit:
+            parts.append([])
+            size = 0
+        parts[-1].append(item)
+        size += weight
+    return parts
 
 
 def _read_all(wave: list[str], attributes: dict[str, list[str]]) -> list[_Walked]:
