@@ -251,7 +251,7 @@ create index phase_event_subject on gradient.phase_event (subject_kind, subject)
 create table gradient.derivation (
   id bigint generated always as identity primary key,
   hash text not null check (hash ~ '^[0-9a-df-np-sv-z]{32}$'),
-  name text not null check (name ~ '^[a-zA-Z0-9+._?=-]{1,207}$'),
+  name text not null check (length(name) <= 207 and name ~ '^[a-zA-Z0-9+._?=-]+$'),
   architecture text not null default '',
   required_features text[] not null default '{}',
   pname text,
@@ -291,7 +291,7 @@ create table gradient.cached_path (
   created_at timestamptz not null
 );
 create index cached_path_file_hash on gradient.cached_path (file_hash);
-create index cached_path_references on gradient.cached_path using gin ("references");
+create index cached_path_references on gradient.cached_path using gin ("references") with (fastupdate = off);
 
 create table gradient.derivation_output (
   id bigint generated always as identity primary key,

@@ -439,7 +439,7 @@ CREATE TABLE gradient.derivation (
     closure_size bigint,
     created_at timestamp with time zone NOT NULL,
     CONSTRAINT derivation_hash_check CHECK ((hash ~ '^[0-9a-df-np-sv-z]{32}$'::text)),
-    CONSTRAINT derivation_name_check CHECK ((name ~ '^[a-zA-Z0-9+._?=-]{1,207}$'::text))
+    CONSTRAINT derivation_name_check CHECK (((length(name) <= 207) AND (name ~ '^[a-zA-Z0-9+._?=-]+$'::text)))
 )
 WITH (fillfactor='85', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
 
@@ -1277,7 +1277,7 @@ CREATE INDEX build_product_derivation_output ON gradient.build_product USING btr
 
 CREATE INDEX cached_path_file_hash ON gradient.cached_path USING btree (file_hash);
 
-CREATE INDEX cached_path_references ON gradient.cached_path USING gin ("references");
+CREATE INDEX cached_path_references ON gradient.cached_path USING gin ("references") WITH (fastupdate=off);
 
 CREATE INDEX cached_path_signature_cache ON gradient.cached_path_signature USING btree (cache);
 

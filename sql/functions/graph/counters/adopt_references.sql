@@ -10,11 +10,17 @@ create or replace function graph.adopt_references(p_derivations bigint[])
   set plan_cache_mode = force_custom_plan
 as $fn$
 declare
+  v_names text[];
   v_grown bigint[];
 begin
   if cardinality(p_derivations) is null or cardinality(p_derivations) = 0 then
     return '{}';
   end if;
+  v_names := array(
+    select t.hash || '-' || t.package
+    from unnest(p_derivations) as u (id)
+    join gradient.derivation_output t on t.derivation = u.id);
+
   with referring as (
     select o.derivation, left(r.name, 32) as hash
     from unnest(p_derivations) as u (id)
@@ -22,11 +28,11 @@ begin
     join gradient.cached_path c on c.id = o.cached_path
     cross join lateral unnest(c."references") as r (name)
     union
-    select o.derivation, t.hash
-    from unnest(p_derivations) as u (id)
-    join gradient.derivation_output t on t.derivation = u.id
-    join gradient.cached_path c on c."references" @> array[t.hash || '-' || t.package]
+    select o.derivation, left(r.name, 32)
+    from gradient.cached_path c
+    cross join lateral unnest(c."references") as r (name)
     join gradient.derivation_output o on o.cached_path = c.id
+    where c."references" && v_names and r.name in (select unnest(v_names))
   ), edges as (
     select distinct r.derivation, t.derivation as dependency
     from referring r

@@ -6,12 +6,13 @@ create or replace function graph.ripple_recorded(p_gained bigint[], p_lost bigin
   language plpgsql volatile
   set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_custom_plan
+  set work_mem = '64MB'
 as $fn$
 declare
   v_gained bigint[] := coalesce(p_gained, '{}');
   v_lost bigint[] := coalesce(p_lost, '{}');
-  v_parents bigint[];
-  v_moves integer[];
+  v_ids bigint[] := '{}';      -- the rows that move, and by how much so far
+  v_moves integer[] := '{}';
   v_below bigint[];
   v_stored bigint[];
   v_recounted bigint[];
@@ -19,45 +20,54 @@ begin
   loop
     exit when cardinality(v_gained) = 0 and cardinality(v_lost) = 0;
 
-    select array_agg(m.derivation order by m.derivation), array_agg(m.move order by m.derivation)
-    into v_parents, v_moves
-    from (
-      select e.derivation, sum(u.move)::integer as move
-      from (select unnest(v_gained), -1 union all select unnest(v_lost), 1) as u (id, move)
-      join gradient.derivation_dependency e on e.dependency = u.id and e.kind <> 'Runtime'
-      group by e.derivation
-      having sum(u.move) <> 0
-    ) as m;
-    exit when v_parents is null;
-
     if not graph.turn_held() then
-      perform from gradient.derivation d where d.id = any (v_parents) order by d.id for no key update;
+      perform
+      from gradient.derivation d
+      where d.id in (
+        select e.derivation from gradient.derivation_dependency e
+        where e.dependency = any (v_gained || v_lost) and e.kind <> 'Runtime')
+      order by d.id
+      for no key update;
     end if;
 
-    with moved as (
-      update gradient.derivation d
-      set unwalked_inputs = d.unwalked_inputs + m.move
-      from unnest(v_parents, v_moves) as m (id, move)
-      where d.id = m.id
-      returning d.id, d.walked, d.drv_present, d.unwalked_inputs as after, m.move
-    )
     select
+      coalesce(array_agg(m.id), '{}'),
+      coalesce(array_agg(m.before + m.move), '{}'),
       coalesce(array_agg(m.id) filter (
-        where graph.recorded(m.walked, m.drv_present, m.after)
-          and not graph.recorded(m.walked, m.drv_present, m.after - m.move)), '{}'),
+        where graph.recorded(d.walked, d.drv_present, d.unwalked_inputs + m.before + m.move)
+          and not graph.recorded(d.walked, d.drv_present, d.unwalked_inputs + m.before)), '{}'),
       coalesce(array_agg(m.id) filter (
-        where graph.recorded(m.walked, m.drv_present, m.after - m.move)
-          and not graph.recorded(m.walked, m.drv_present, m.after)), '{}'),
-      array_agg(m.id) filter (where m.after < 0),
-      array_agg(m.after) filter (where m.after < 0)
-    into v_gained, v_lost, v_below, v_stored
-    from moved m;
-
-    if v_below is not null then
-      v_recounted := graph.recount_unwalked_inputs(v_below);
-      perform graph.report_drift('unwalked_inputs', v_below, v_stored, v_recounted, 'ripple_recorded');
-    end if;
+        where graph.recorded(d.walked, d.drv_present, d.unwalked_inputs + m.before)
+          and not graph.recorded(d.walked, d.drv_present, d.unwalked_inputs + m.before + m.move)), '{}')
+    into v_ids, v_moves, v_gained, v_lost
+    from (
+      select u.id, sum(u.before)::integer as before, sum(u.move)::integer as move
+      from (
+        select s.id, s.before, 0 from unnest(v_ids, v_moves) as s (id, before)
+        union all
+        select e.derivation, 0, f.move
+        from (select unnest(v_gained), -1 union all select unnest(v_lost), 1) as f (id, move)
+        join gradient.derivation_dependency e on e.dependency = f.id and e.kind <> 'Runtime'
+      ) as u (id, before, move)
+      group by u.id
+    ) as m
+    left join gradient.derivation d on d.id = m.id and m.move <> 0;
   end loop;
+
+  -- A row that many levels reach, as the parent of a whole closure is, is written once.
+  with moved as (
+    update gradient.derivation d
+    set unwalked_inputs = d.unwalked_inputs + m.move
+    from unnest(v_ids, v_moves) as m (id, move)
+    where d.id = m.id and m.move <> 0
+    returning d.id, d.unwalked_inputs as after
+  )
+  select array_agg(m.id), array_agg(m.after) into v_below, v_stored
+  from moved m where m.after < 0;
+  if v_below is not null then
+    v_recounted := graph.recount_unwalked_inputs(v_below);
+    perform graph.report_drift('unwalked_inputs', v_below, v_stored, v_recounted, 'ripple_recorded');
+  end if;
 end
 $fn$;
 

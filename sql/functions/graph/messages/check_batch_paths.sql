@@ -7,14 +7,15 @@ create or replace function graph.check_batch_paths(p_kind text, p_paths text[], 
   set plan_cache_mode = force_custom_plan
 as $fn$
 declare
-  v_pattern constant text := case
-    when p_kind in ('output path', 'input source') then '^/nix/store/[0-9a-df-np-sv-z]{32}-[a-zA-Z0-9+._?=-]{1,211}$'
-    else '^[0-9a-df-np-sv-z]{32}-[a-zA-Z0-9+._?=-]{1,207}\.drv$' end;
   v_bad text;
 begin
   select coalesce(d.path, 'null') into v_bad
   from (select distinct unnest(p_paths)) as d (path)
-  where d.path is null or d.path !~ v_pattern
+  where not case
+      when d.path is null then false
+      when p_kind in ('output path', 'input source') then d.path like '/nix/store/%' and graph.is_store_name(substr(d.path, 12))
+      else d.path like '%.drv' and graph.is_store_name(d.path) and length(d.path) > 37
+    end
   order by 1
   limit 1;
   if found then

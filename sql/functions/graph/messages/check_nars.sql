@@ -15,7 +15,7 @@ begin
   from (
     select n.path, n.assignment,
       case
-        when n.path is null or n.path !~ '^/nix/store/[0-9a-df-np-sv-z]{32}-[a-zA-Z0-9+._?=-]{1,211}$'
+        when n.path is null or n.path not like '/nix/store/%' or not graph.is_store_name(substr(n.path, 12))
           then 'it is not a store path'
         when n.file_hash is null or n.file_hash !~ '^sha256:[0-9a-df-np-sv-z]{52}$'
           then 'its file hash is not sha256:<52 characters of nix32>'
@@ -26,7 +26,7 @@ begin
           then 'its compression is unknown'
         when exists (
             select from jsonb_array_elements_text(coalesce(n."references", '[]')) as r (name)
-            where r.name !~ '^[0-9a-df-np-sv-z]{32}-[a-zA-Z0-9+._?=-]{1,211}$')
+            where not graph.is_store_name(r.name))
           then 'a reference is not the base name of a store path'
       end as reason,
       'GR005' as code

@@ -14,7 +14,7 @@ declare
   v_status gradient.evaluation_status;
 begin
   v_job := graph.own_assignment(p_assignment, p_worker, 'Evaluation', null);
-  if p_flake_source is null or p_flake_source !~ '^/nix/store/[0-9a-df-np-sv-z]{32}-[a-zA-Z0-9+._?=-]{1,211}$'
+  if p_flake_source is null or p_flake_source not like '/nix/store/%' or not graph.is_store_name(substr(p_flake_source, 12))
      or p_commit !~ '^[0-9a-f]{40,64}$' then
     raise exception using errcode = 'GR005',
       message = format('Malformed flake source "%s" or commit "%s" of evaluation %s.', p_flake_source, p_commit, v_job.evaluation),
