@@ -10,6 +10,7 @@ from gradient.cli.context import Context, pass_context
 from gradient.cli.failures import REFUSED
 from gradient.cli.options import json_option
 from gradient.cli.output import Column, note, print_json, print_table, say
+from gradient.cli.upgrading import UpgradingGroup
 from gradient.db import deploy as deployer
 from gradient.db import migrate as migrations
 from gradient.db import verify as verifier
@@ -20,7 +21,7 @@ from gradient.db.settings import complaints
 from gradient.db.source import sql_root
 
 
-@click.group()
+@click.group(cls=UpgradingGroup)
 def db() -> None:
     """Migrate, deploy and check the database.
 

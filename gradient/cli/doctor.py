@@ -20,6 +20,7 @@ from gradient.cli.findings import Finding, State, fail, ok, warn
 from gradient.cli.options import json_option
 from gradient.cli.output import console, print_json, status_text
 from gradient.cli.storage import probe_object_store
+from gradient.cli.upgrading import upgrade_failures
 from gradient.config import Config, config_file
 from gradient.db import migrate as migrations
 from gradient.db import verify as verifier
@@ -92,7 +93,7 @@ def _examine(context: Context) -> Iterator[Finding]:
 def _attempt(check: str, examine: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """The findings of one check; an error of it is a finding too, and ends only this check."""
     try:
-        with explained():
+        with explained(), upgrade_failures():
             yield from examine()
     except Failure as error:
         yield fail(check, error.message, error.hint)

@@ -17,9 +17,6 @@ from psycopg import errors
 from gradient.cli.output import complain
 from gradient.config import ConfigError
 from gradient.db.cluster import ClusterError
-from gradient.db.deploy import DeployError
-from gradient.db.migrate import MigrationError
-from gradient.db.source import SourceError
 from gradient.errors import GradientError, from_database
 
 REFUSED = 1
@@ -54,7 +51,7 @@ def explained() -> Iterator[None]:
         raise Failure(
             str(error), hint="'gradient doctor' lists what is in force", exit_code=CANNOT_RUN
         ) from error
-    except (ClusterError, DeployError, MigrationError, SourceError) as error:
+    except ClusterError as error:
         raise Failure(str(error), exit_code=CANNOT_RUN) from error
     except psycopg.Error as error:
         raise from_postgres(error) from error

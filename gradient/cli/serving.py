@@ -10,6 +10,7 @@ import msgspec
 import psycopg
 import structlog
 
+from gradient.cli.upgrading import upgrade_failures
 from gradient.config import Config, Database
 from gradient.db.deploy import upgrade
 from gradient.db.embedded import EmbeddedDatabase
@@ -47,7 +48,8 @@ def served_database(config: Config) -> Iterator[Config]:
 
 def _upgrade(config: Config) -> None:
     database = config.database
-    report = upgrade(database.url, sql_root(), role_prefix=database.role_prefix)
+    with upgrade_failures():
+        report = upgrade(database.url, sql_root(), role_prefix=database.role_prefix)
     if report.migrations or report.deployed:
         log.info(
             "database is up to date",

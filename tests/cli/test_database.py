@@ -40,3 +40,16 @@ def test_the_printed_script_holds_the_functions_and_needs_no_database(no_databas
     script = no_database.ok("db", "sql").out
     assert "gradient.start_evaluation(" in script
     assert "graph.record(" in script
+
+
+def test_a_database_of_a_newer_version_is_refused_in_words(cli: Cli, clean_db: Database) -> None:
+    clean_db.connect().execute(
+        "insert into gradient_migration._yoyo_migration"
+        " (migration_hash, migration_id, applied_at_utc) values ('x', '9999.future', now())"
+    )
+    for command in (("db", "migrate"), ("server", "--port", "0")):
+        typed = cli.type(*command)
+        assert typed.code == 2, typed
+        [error] = [line for line in typed.err.splitlines() if line.startswith("error: ")]
+        assert "9999.future" in error
+    assert "9999.future" in cli.type("doctor").out
