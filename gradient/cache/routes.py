@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar
 
 import structlog
+from psycopg.errors import TransactionRollback
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -62,7 +63,14 @@ _STATUS: Final[dict[type[GradientError], int]] = {
 }
 
 # Nobody's fault: the client keeps what it has and tries again.
-_AWAY: Final = (DatabaseAwayError, StoreUnavailableError, GraphTimeoutError, WriterClosedError)
+_AWAY: Final = (
+    DatabaseAwayError,
+    StoreUnavailableError,
+    GraphTimeoutError,
+    WriterClosedError,
+    # A conflict that outlived the writer's attempts.
+    TransactionRollback,
+)
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
