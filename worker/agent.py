@@ -103,7 +103,7 @@ class Agent:
         self._may: dict[JobKind, bool] = {"build": False, "evaluation": False}
         self._stop_asked = asyncio.Event()
         self._http = httpx2.AsyncClient(
-            timeout=httpx2.Timeout(HTTP_TIMEOUT_SECONDS),
+            timeout=httpx2.Timeout(HTTP_TIMEOUT_SECONDS, pool=None),
             limits=httpx2.Limits(max_connections=HTTP_CONNECTIONS),
             follow_redirects=False,
         )

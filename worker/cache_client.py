@@ -29,6 +29,8 @@ else:
 ZSTD_LEVEL: Final = 3
 FIRST_PAUSE_SECONDS: Final = 0.25
 LONGEST_PAUSE_SECONDS: Final = 10.0
+# The answer to a narinfo comes after its commit, and a busy database may let it wait.
+COMMIT_SECONDS: Final = 600.0
 _PIECE: Final = 1 << 18
 # Above this size a NAR goes through a file, and is packed and unpacked in a thread.
 _SMALL: Final = 1 << 20
@@ -208,6 +210,7 @@ class CacheClient:
                     f"{self._url}/{hash_part(info.path)}.narinfo",
                     headers={**self._headers, "content-type": "text/x-nix-narinfo"},
                     content=narinfo.text().encode(),
+                    timeout=COMMIT_SECONDS,
                 )
                 _check(response, f"upload {info.path}")
 

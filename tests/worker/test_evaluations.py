@@ -243,3 +243,27 @@ def test_what_is_too_much_for_one_frame_is_split_and_nothing_is_lost() -> None:
     assert all(len(msgspec.json.encode(part)) <= 5000 + 2 for part in parts)
     assert len(parts) == 13
     assert by_bytes([], 5000) == []
+
+
+async def test_what_the_evaluator_had_to_build_is_marked(
+    server: ScriptedServer, start_worker: AgentFactory, repository: Repository
+) -> None:
+    repository.commit_drvs(
+        [
+            Drv("imported", "echo '\"from a build\"' > $out", entry=False),
+            Drv("importing", "echo ${builtins.replaceStrings [] [] (import imported)} > $out"),
+            Drv("plain", "cat ${imported} > $out"),
+        ]
+    )
+    await start_worker()
+    connection = await server.accepted()
+    job = flake_job(repository, allow_import_from_derivation=True)
+    end = await evaluate(server, connection, job)
+    assert isinstance(end, wire.JobCompleted), end
+    marked = {one.drv[33:]: one.ifd for batch in batches(connection) for one in batch.derivations}
+    assert marked == {"imported.drv": True, "importing.drv": False, "plain.drv": False}
+    connection.received.clear()
+    end = await evaluate(server, connection, flake_job(repository))
+    assert isinstance(end, wire.JobCompleted), end
+    (message,) = [message for batch in batches(connection) for message in batch.messages]
+    assert message.attribute == "packages.x86_64-linux.importing"

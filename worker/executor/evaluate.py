@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from gradient.protocol import (
@@ -48,12 +49,12 @@ async def run_evaluation(job: FlakeJob, context: JobContext) -> None:
             return
         await context.channel.report(EvaluatingFlake())
         with context.spans.phase("evaluate"):
-            entry_points, messages = await _evaluate(job, source, context)
+            found = await _evaluate(job, source, context)
         if "evaluate_derivations" not in job.steps:
             return
         await context.channel.report(EvaluatingDerivations())
         with context.spans.phase("walk"):
-            await walk.run(entry_points, messages)
+            await walk.run(found.entry_points, found.messages, found.built)
     except MissingPathsError as error:
         raise JobError("missing_input", str(error), error.paths) from None
     except CacheRefusedError as error:
@@ -64,6 +65,15 @@ async def run_evaluation(job: FlakeJob, context: JobContext) -> None:
         raise JobError("worker_fault", str(error)) from None
     except NixError as error:
         raise JobError("evaluation_failed", str(error)) from None
+
+
+@dataclass
+class _Evaluated:
+    """What the evaluation found: attributes with their `.drv` paths, and what it said and built."""
+
+    entry_points: list[tuple[str, str]] = field(default_factory=list)
+    messages: list[EvaluationMessage] = field(default_factory=list)
+    built: set[str] = field(default_factory=set)
 
 
 async def _fetch(job: FlakeJob, context: JobContext, walk: Walk) -> FlakeSource:
@@ -103,12 +113,10 @@ async def _fetch(job: FlakeJob, context: JobContext, walk: Walk) -> FlakeSource:
     return source
 
 
-async def _evaluate(
-    job: FlakeJob, source: FlakeSource, context: JobContext
-) -> tuple[list[tuple[str, str]], list[EvaluationMessage]]:
+async def _evaluate(job: FlakeJob, source: FlakeSource, context: JobContext) -> _Evaluated:
     """The attributes that the patterns select, with their `.drv` paths, and what went wrong."""
-    entry_points: list[tuple[str, str]] = []
-    messages: list[EvaluationMessage] = []
+    result = _Evaluated()
+    entry_points, messages = result.entry_points, result.messages
     limits = EvaluationLimits(
         seconds=job.timeout_secs or None,
         memory_bytes=job.memory_mb << 20 or None,
@@ -117,6 +125,7 @@ async def _evaluate(
     try:
         async for batch in evaluate(context.settings, source, job.wildcard, limits):
             for found in batch.attrs:
+                result.built.update(found.ifd)
                 if len(found.attr) <= LONGEST_ATTRIBUTE:
                     entry_points.append((found.attr, found.drv_path))
                 else:
@@ -135,7 +144,7 @@ async def _evaluate(
         for part in by_bytes(messages, PART_BYTES):
             await context.channel.report(EvalResult(derivations=[], messages=part))
         raise
-    return entry_points, messages
+    return result
 
 
 def _too_long(attribute: str) -> EvaluationMessage:

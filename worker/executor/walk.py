@@ -62,24 +62,26 @@ class Walk:
         self._mode = mode
         self._visited: set[str] = set()
         self._uploaded: set[str] = set()
-
-    def already_uploaded(self, paths: Iterable[str]) -> None:
-        """Paths that need not be put into the cache again."""
-        self._uploaded.update(paths)
+        self._ifd: set[str] = set()
 
     async def run(
-        self, entry_points: Sequence[tuple[str, str]], messages: Sequence[EvaluationMessage]
+        self,
+        entry_points: Sequence[tuple[str, str]],
+        messages: Sequence[EvaluationMessage],
+        built_by_evaluator: Iterable[str] = (),
     ) -> None:
         """Walk from the entry points and report every batch.
 
         Parameters:
             entry_points: attributes and the `.drv` paths they evaluate to.
             messages: what the evaluation said; it goes with the last batch.
+            built_by_evaluator: `.drv` paths that were built while evaluating; they are marked.
 
         Raises:
             JobError: a derivation cannot be read or is of a kind that cannot be scheduled.
             CacheError: the cache is away or refuses.
         """
+        self._ifd.update(built_by_evaluator)
         attributes: dict[str, list[str]] = {}
         for attribute, path in entry_points:
             attributes.setdefault(path, []).append(attribute)
@@ -170,7 +172,7 @@ class Walk:
         if gone := set(wave) - valid:
             raise StoreFaultError(f"{sorted(gone)[0]} has vanished from this machine's store")
         try:
-            return await asyncio.to_thread(_read_all, wave, attributes)
+            return await asyncio.to_thread(_read_all, wave, attributes, self._ifd)
         except (InvalidDerivationError, UnsupportedDerivationError) as error:
             raise JobError("evaluation_failed", str(error)) from None
 
@@ -243,7 +245,7 @@ def by_bytes(items: Iterable[_Part], limit: int) -> list[list[_Part]]:
     return parts
 
 
-def _read_all(wave: list[str], attributes: dict[str, list[str]]) -> list[_Walked]:
+def _read_all(wave: list[str], attributes: dict[str, list[str]], ifd: set[str]) -> list[_Walked]:
     walked: list[_Walked] = []
     for path in wave:
         text = Path(path).read_bytes()
@@ -252,11 +254,12 @@ def _read_all(wave: list[str], attributes: dict[str, list[str]]) -> list[_Walked
         except InvalidDerivationError as error:
             raise InvalidDerivationError(f"{path} cannot be read: {error}") from None
         derivation.require_known_outputs(", ".join(attributes.get(path, [path])))
-        walked.append(_Walked(path, text, derivation, _discovered(path, derivation)))
+        discovered = _discovered(path, derivation, ifd=path in ifd)
+        walked.append(_Walked(path, text, derivation, discovered))
     return walked
 
 
-def _discovered(path: str, derivation: Derivation) -> DiscoveredDerivation:
+def _discovered(path: str, derivation: Derivation, *, ifd: bool) -> DiscoveredDerivation:
     return DiscoveredDerivation(
         drv=_base(path),
         outputs=[
@@ -273,6 +276,7 @@ def _discovered(path: str, derivation: Derivation) -> DiscoveredDerivation:
         is_fixed_output=derivation.is_fixed_output,
         allow_substitutes=derivation.allow_substitutes,
         pname=derivation.pname,
+        ifd=ifd,
     )
 
 
