@@ -704,8 +704,7 @@ select name, value, value, unit, description from (values
   ('assign.window', '64', 'builds', 'Best and oldest builds of a class and project that one assignment looks at.'),
   ('worker_grace', '120', 'seconds', 'Silence of a worker after which its jobs are returned.'),
   ('instance_grace', '30', 'seconds', 'Age of an unrenewed server instance whose lock is free before another server recovers its work.'),
-  ('object_grace', '86400', 'seconds', 'Age of a stored object without a row before it is collected.'),
-  ('public_url', '', 'URL', 'Address of the cache as Nix clients see it; empty: the address of the request.')
+  ('object_grace', '86400', 'seconds', 'Age of a stored object without a row before it is collected.')
 ) as s (name, value, unit, description);
 
 insert into gradient.outcome_class (name, decision, charged, cascades, shown, description) values
