@@ -169,8 +169,8 @@ class Agent:
 
     @property
     def channels(self) -> Collection[Channel]:
-        """The assignments that the server has not closed."""
-        return [job.channel for job in self._jobs.values()]
+        """The assignments that are still this worker's; what it dropped it does not name again."""
+        return [job.channel for job in self._jobs.values() if job.ending != "dropped"]
 
     @property
     def capabilities(self) -> WorkerCapabilities:

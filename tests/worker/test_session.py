@@ -290,3 +290,18 @@ async def test_offers_are_scored_by_what_this_machine_lacks(
     await connection.send(wire.JobOffer(candidates=[candidate]))
     after = (await connection.expect(wire.JobScores)).scores[0]
     assert (after.missing_count, after.outputs_present) == (0, True)
+
+
+async def test_a_dropped_job_is_not_named_while_its_processes_are_still_ending(
+    server: ScriptedServer, start_worker: AgentFactory, meeting: Path
+) -> None:
+    marker = meeting / "marker"
+    made = waiting_drv("dropped", marker, meeting / "never").put(server)
+    agent = await start_worker()
+    connection = await server.accepted()
+    number = await server.assign(connection, made.job())
+    await until(marker.exists)
+    agent.stop_job(number, report=False, reason="no longer ours")
+    assert not agent.channels
+    await connection.cut()
+    assert (await (await server.connection()).welcome()).jobs == []
