@@ -123,7 +123,7 @@ comment on column gradient.ready_build.priority is 'Higher goes first.';
 comment on column gradient.ready_build.offer_generation is 'New whenever the build becomes available again, so that it is offered again.';
 
 comment on table gradient.server_instance is 'Servers that were ever started on this database.';
-comment on column gradient.server_instance.lock_key is 'Second key of the advisory lock (641, lock_key) that the server holds while it lives.';
+comment on column gradient.server_instance.lock_key is 'Second key of the advisory lock (644, lock_key) that the server holds while it lives.';
 comment on column gradient.server_instance.draining is 'Whether it hands out nothing more.';
 comment on table gradient.dispatched_job is 'Assignments: jobs handed to workers. The open ones are those without an end, one a job at most.';
 comment on column gradient.dispatched_job.job is 'eval:<evaluation> or build:<shared build>.';

@@ -1,5 +1,5 @@
 -- scheduler.instance_started(name, version, address) -> lock key
--- A server starts, or starts again under its name. It then holds the session lock (641, lock key)
+-- A server starts, or starts again under its name. It then holds the session lock (644, lock key)
 -- as long as it lives, on a direct connection, and recovers what it left behind with
 -- scheduler.recover_interrupted_work before it takes workers.
 -- Locks: the server_instance row.
@@ -34,4 +34,4 @@ end
 $$;
 
 comment on function scheduler.instance_started(text, text, text) is
-  'Records a server that starts and returns the second key of its advisory lock (641, key), which it holds while it lives. Raises GR005 for a malformed name.';
+  'Records a server that starts and returns the second key of its advisory lock (644, key), which it holds while it lives. Raises GR005 for a malformed name.';

@@ -1,6 +1,6 @@
 -- scheduler.instances_presumed_dead() -> names
 -- Servers that left work behind, whose lock nobody holds and that gave no sign of life for
--- instance_grace. Whoever recovers one takes its lock (641, key) first, so that two never do.
+-- instance_grace. Whoever recovers one takes its lock (644, key) first, so that two never do.
 -- Locks: none; reads the lock table.
 -- Execute: server, operator
 
@@ -23,7 +23,7 @@ as $$
     and not exists (
       select from pg_locks l
       where l.locktype = 'advisory'
-        and l.classid = 641
+        and l.classid = 644
         and l.objid = i.lock_key::oid
         and l.objsubid = 2
         and l.granted
@@ -32,4 +32,4 @@ as $$
 $$;
 
 comment on function scheduler.instances_presumed_dead() is
-  'Servers with open assignments or open connections whose advisory lock (641, lock_key) is free and that were not seen for the setting instance_grace (seconds).';
+  'Servers with open assignments or open connections whose advisory lock (644, lock_key) is free and that were not seen for the setting instance_grace (seconds).';

@@ -134,7 +134,7 @@ def test_a_server_is_presumed_dead_when_its_lock_is_free_and_it_was_silent_for_t
     world.at(START + timedelta(seconds=30))
     assert dead() == ["server-1"]
     with psycopg.connect(world.conn.info.dsn, autocommit=True) as server:
-        server.execute("select pg_advisory_lock(641, %s)", [key])
+        server.execute("select pg_advisory_lock(644, %s)", [key])
         assert dead() == []
     world.conn.execute("select scheduler.instance_seen('server-1')")
     assert dead() == []
@@ -154,7 +154,7 @@ def test_the_lock_of_another_database_does_not_keep_a_server_alive(
     world.assign(OTHER)
     world.later(seconds=31)
     with psycopg.connect(pg_server, autocommit=True) as elsewhere:
-        elsewhere.execute("select pg_advisory_lock(641, %s)", [key])
+        elsewhere.execute("select pg_advisory_lock(644, %s)", [key])
         assert len(world.rows("select * from scheduler.instances_presumed_dead()")) == 1
 
 
