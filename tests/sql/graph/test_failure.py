@@ -111,6 +111,23 @@ def test_a_build_handed_back_by_its_worker_is_queued_again(
     assert world.build(LEAF)["attempt"] == 0
 
 
+@pytest.mark.scenario(18)
+@pytest.mark.scenario(27)
+def test_a_returned_build_that_nobody_wants_any_more_is_not_queued(world: World) -> None:
+    both = derivation("both", LEAF, OTHER)
+    evaluation = world.evaluate(LEAF, OTHER, both, entry_points=[both])
+    world.start(LEAF)
+    world.fail(OTHER)
+    assert world.statuses(LEAF, both) == ["Building", "DependencyFailed"]
+    assert not world.build(LEAF)["wanted"]
+    world.message(
+        "select graph.return_assignments(%s, 'worker_lost')",
+        [world.assignments[world.job(LEAF)]],
+    )
+    assert world.status(LEAF) == "Skipped"
+    assert world.evaluation_status(evaluation) == "Failed"
+
+
 @pytest.mark.scenario(27)
 def test_lost_attempts_never_add_up_to_a_failure(world: World) -> None:
     world.evaluate(LEAF)

@@ -174,10 +174,11 @@ def test_an_unprobed_build_is_not_queued(world: World) -> None:
         [cache],
     )
     evaluation = world.start_walk()
-    world.upload(evaluation, LEAF, TOP)
-    world.record(evaluation, [LEAF, TOP], [TOP])
-    assert not world.build(TOP)["probed"]
-    assert world.statuses(LEAF, TOP) == ["Created", "Created"]
+    alone = derivation("alone")
+    world.upload(evaluation, LEAF, TOP, alone)
+    world.record(evaluation, [LEAF, TOP, alone], [TOP, alone])
+    assert not world.build(alone)["probed"]
+    assert world.statuses(LEAF, TOP, alone) == ["Created", "Created", "Created"]
     assert not world.build(LEAF)["wanted"], "need stops at an unprobed build"
 
 
