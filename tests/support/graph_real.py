@@ -97,7 +97,7 @@ def generate_graph(size: int, seed: int = 1) -> list[Drv]:
             level += 1
             starts[level] = place
         inputs = _inputs(rng, made, starts, level, hub)
-        if level > FETCHED_LEVEL and fetched:
+        if level > FETCHED_LEVEL and fetched and fetched[-1] not in inputs:
             inputs.append(fetched.pop())
         name = f"package-{seed}-{place}"
         made.append(
