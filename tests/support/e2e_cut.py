@@ -64,6 +64,8 @@ class CuttableProxy:
                 except OSError:
                     client.close()
                     continue
+                for one in (client, server):
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._sockets |= {client, server}
             for source, sink in ((client, server), (server, client)):
                 threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
