@@ -76,7 +76,9 @@ class Database(AbstractContextManager["Database"]):
 
     def connect(self, *, autocommit: bool = True, role: str | None = None) -> Connection:
         """A new connection, closed with the database; `role` is set on it when given."""
-        conn = self._connections.enter_context(psycopg.connect(self.dsn, autocommit=autocommit))
+        conn = psycopg.connect(self.dsn, autocommit=autocommit)
+        # Closed, not committed: what a test left open is none of the next one's business.
+        self._connections.callback(conn.close)
         if role is not None:
             conn.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
             if not autocommit:
@@ -84,11 +86,11 @@ class Database(AbstractContextManager["Database"]):
         return conn
 
     def __exit__(self, *_: object) -> None:
+        self._connections.close()
         with psycopg.connect(self._server_dsn, autocommit=True) as conn:
             conn.execute(
                 sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(self.name))
             )
-        self._connections.close()
 
 
 def violations(conn: Connection) -> list[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.support.database import Database
 from tests.support.graph_builder import batch, derivation, drv_nar
 from tests.support.graph_world import World, refused
 
@@ -311,7 +312,11 @@ def test_an_error_message_fails_the_evaluation_in_the_end(world: World) -> None:
 @pytest.mark.scenario(12)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_more_than_65536_derivations_in_one_message(world: World) -> None:
+def test_more_than_65536_derivations_in_one_message(clean_db: Database) -> None:
+    # In the database that other tests share, autovacuum takes what they rolled back for the
+    # whole content, and the plans of this one message are made for empty tables.
+    world = World(clean_db.connect(autocommit=False))
+    world.task(world.project())
     evaluation = world.start_walk()
     world.checked = False
     hub = derivation("hub")
