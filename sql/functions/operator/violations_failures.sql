@@ -18,14 +18,14 @@ begin
   from gradient.derivation_build b
   where (b.status = 'FailedTransient') is distinct from (b.retry_at is not null);
 
-  -- failed_by is the attempt whose failure fails the dependent. Most dependents stand right above
+  -- failed_by is the attempt whose failure failed the dependent, whatever became of that build since:
+  -- an evaluation that does not name the dependent may try it again. Most dependents stand right above
   -- the failed build or above another dependent of it; only the others are followed down.
   return query
   with recursive dependent as materialized (
-    select b.derivation, b.failed_by, t.derivation_build as failed, t.outcome, f.status
+    select b.derivation, b.failed_by, t.derivation_build as failed, t.outcome
     from gradient.derivation_build b
     left join gradient.build_attempt t on t.id = b.failed_by
-    left join gradient.derivation_build f on f.derivation = t.derivation_build
     where b.status = 'DependencyFailed'
   ), near as (
     select d.derivation
@@ -42,13 +42,24 @@ begin
     from below w
     join gradient.derivation_dependency e on e.derivation = w.node
     where w.node <> w.failed
+  ), aborted as (
+    -- What a user aborted inside an evaluation fails what needs it, and no attempt stands for that.
+    select j.derivation_build as derivation
+    from gradient.build_job j
+    where j.aborted
+    union
+    select e.derivation
+    from aborted a
+    join gradient.derivation_dependency e on e.dependency = a.derivation
+    join dependent d on d.derivation = e.derivation
   ), found as (
     select d.derivation,
       case
+        when d.failed_by is null and d.derivation in (select a.derivation from aborted a) then null
         when d.failed_by is null then 'none'
         when d.failed is null then format('attempt %s, which does not exist', d.failed_by)
-        when d.outcome <> 'Failed' or d.status not in ('FailedPermanent', 'FailedTimeout')
-          then format('attempt %s, %s, of build %s, %s', d.failed_by, d.outcome, d.failed, d.status)
+        when d.outcome <> 'Failed'
+          then format('attempt %s, %s, of build %s', d.failed_by, d.outcome, d.failed)
         when n.derivation is null and w.origin is null
           then format('attempt %s of build %s, which is not below it', d.failed_by, d.failed)
       end as wrong
@@ -56,7 +67,7 @@ begin
     left join (select distinct x.derivation from near x) n on n.derivation = d.derivation
     left join below w on w.origin = d.derivation and w.node = d.failed
   )
-  select 'failed_by', 'build ' || f.derivation, 'the failed attempt of a failed build below it',
+  select 'failed_by', 'build ' || f.derivation, 'a failed attempt of a build below it',
     f.wrong
   from found f
   where f.wrong is not null;
