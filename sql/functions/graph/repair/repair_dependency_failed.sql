@@ -13,8 +13,9 @@ begin
   with recursive member (id) as materialized (
     select unnest(p_closure)
   ), above (id, failed_by) as (
-    select b.derivation, coalesce(b.failed_by, (
-      select max(a.id) from gradient.build_attempt a where a.derivation_build = b.derivation and a.outcome = 'Failed'))
+    -- An abort is no failure, so that no attempt stands for it.
+    select b.derivation, case when b.status <> 'Aborted' then coalesce(b.failed_by, (
+      select max(a.id) from gradient.build_attempt a where a.derivation_build = b.derivation and a.outcome = 'Failed')) end
     from gradient.derivation_build b
     where b.derivation = any (p_closure)
       and (b.status in ('FailedPermanent', 'DependencyFailed', 'FailedTimeout')

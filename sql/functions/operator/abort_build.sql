@@ -1,0 +1,30 @@
+-- gradient.abort_build(evaluation, build) -> what was aborted
+-- A person stops one build inside of one evaluation.
+-- A deadlock or serialization failure is tried again, in a sub-transaction, so that a call that is a
+-- transaction of its own shows none to a person.
+-- Locks: those of graph.abort_build, the turn first.
+-- Execute: operator, server
+
+create function gradient.abort_build(p_evaluation bigint, p_build bigint)
+  returns jsonb
+  language plpgsql volatile security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  c_attempts constant integer := 5;
+begin
+  for v_attempt in 1..c_attempts loop
+    begin
+      return graph.abort_build(p_evaluation, p_build);
+    exception when deadlock_detected or serialization_failure then
+      if v_attempt = c_attempts then
+        raise;
+      end if;
+    end;
+  end loop;
+end
+$$;
+
+comment on function gradient.abort_build(bigint, bigint) is
+  'Aborts a build inside an evaluation in flight, stops it on its worker and fails what needs it there; returns {status, dependents}. Raises GR001 with DETAIL EvaluationFinished, WrongStatus or NeededByOtherEvaluation; GR002. '
+  'Called as a transaction of its own, it tries a deadlock again itself; inside a longer one, locks taken before can make that fail.';
