@@ -18,7 +18,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -60,6 +60,8 @@ from worker.transfer import Fetcher
 FAREWELL_SECONDS: Final = 10.0
 # Reading derivations for one offer's scores takes at most this long; the rest stays unscored.
 SCORING_SECONDS: Final = 1.0
+# Builds that are done but for sending their outputs, for each slot.
+SENDING_PER_SLOT: Final = 2
 HTTP_TIMEOUT_SECONDS: Final = 60.0
 HTTP_CONNECTIONS: Final = 64
 
@@ -79,6 +81,7 @@ class _Job:
     ending: Ending | None = None
     reason: str = ""
     finished: bool = False
+    vacated: bool = False
     work: asyncio.Task[None] = field(init=False)
     task: asyncio.Task[None] = field(init=False)
 
@@ -98,6 +101,7 @@ class Agent:
             "evaluation": SlotPool(settings, config.eval_slots),
         }
         self._look = BuildSlot(settings)
+        self._sending = asyncio.Semaphore(max(1, SENDING_PER_SLOT * config.build_slots))
         self._fetcher = Fetcher()
         self._derivations = Derivations()
         self._may: dict[JobKind, bool] = {"build": False, "evaluation": False}
@@ -287,8 +291,7 @@ class Agent:
                 log.warning("A part of the build log is lost.", job=job.assign.job)
             job.channel.report_now(last)
         job.finished = True
-        self._pools[job.kind].release()
-        self._session.request_jobs()
+        self._vacate(job)
         await job.channel.wait_acknowledged()
         job.channel.close()
         self._jobs.pop(job.assign.assignment, None)
@@ -332,11 +335,26 @@ class Agent:
         )
 
     async def _work(self, job: _Job) -> None:
-        async with self._pools[job.kind].slot() as slot:
-            log.info("Started.", job=job.assign.job, what=_named(job.assign))
-            await self._execute(job, slot)
+        """Do a job in a slot of its own; what is left to send does not hold the slot."""
+        async with contextlib.AsyncExitStack() as sending:
+            async with self._pools[job.kind].slot() as slot:
+                log.info("Started.", job=job.assign.job, what=_named(job.assign))
+                rest = await self._execute(job, slot)
+                if rest is None:
+                    return
+                # Packed outputs lie on this machine's disk, so there are only so many.
+                await sending.enter_async_context(self._sending)
+            self._vacate(job)
+            await rest()
 
-    async def _execute(self, job: _Job, slot: BuildSlot) -> None:
+    def _vacate(self, job: _Job) -> None:
+        """Count a job's slot as free, once, and ask for work for it."""
+        if not job.vacated:
+            job.vacated = True
+            self._pools[job.kind].release()
+        self._session.request_jobs()
+
+    async def _execute(self, job: _Job, slot: BuildSlot) -> Callable[[], Awaitable[None]] | None:
         assign = job.assign
         # A build is handed back when the cache stays away. An evaluation has only so many tries,
         # so it waits, however long, until it is told otherwise.
@@ -360,9 +378,10 @@ class Agent:
         )
         match assign.spec:
             case BuildJob() as spec:
-                await run_build(spec, context)
+                return await run_build(spec, context)
             case FlakeJob() as spec:
                 await run_evaluation(spec, context)
+                return None
 
     def _end(self, job: _Job, ending: Ending, reason: str) -> None:
         """Stop a job's work. The first ending counts, but what is dropped stays dropped."""

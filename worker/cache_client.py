@@ -12,6 +12,7 @@ import lzma
 import sys
 import tempfile
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Protocol, TypeVar
 
@@ -153,17 +154,11 @@ class CacheClient:
 
         return await self._again(f"read the NAR of {path}", get)
 
-    async def upload(self, info: PathInfo, nar: AsyncIterable[bytes]) -> int:
-        """Put a path into the cache; its NAR is packed with zstd.
+    async def pack(self, info: PathInfo, nar: AsyncIterable[bytes]) -> Upload:
+        """Pack a NAR with zstd, ready to be sent. Close it, or `send` it, which does.
 
         Parameters:
-            nar: the whole NAR; it is read once.
-
-        Returns:
-            Bytes of the packed NAR.
-
-        Raises:
-            CacheError: it is away or refuses. An error of `nar` is passed on as it is.
+            nar: the whole NAR; it is read once. Its errors are passed on as they are.
         """
         packed = self._packed()
         try:
@@ -184,41 +179,62 @@ class CacheClient:
             data = compressor.flush()
             digest.update(data)
             packed.write(data)
-            file_hash = nix32_encode(digest.digest())
-            narinfo = NarInfo(
-                info=info,
-                url=f"nar/{file_hash}.nar.zst",
-                compression="zstd",
-                file_hash=f"sha256:{file_hash}",
-                file_size=packed.size,
+        except BaseException:
+            packed.close()
+            raise
+        file_hash = nix32_encode(digest.digest())
+        narinfo = NarInfo(
+            info=info,
+            url=f"nar/{file_hash}.nar.zst",
+            compression="zstd",
+            file_hash=f"sha256:{file_hash}",
+            file_size=packed.size,
+        )
+        return Upload(narinfo, packed)
+
+    async def send(self, upload: Upload) -> int:
+        """Put a packed path into the cache: first the NAR, then what is said about it.
+
+        Returns:
+            Bytes of the packed NAR.
+
+        Raises:
+            CacheError: the cache is away or refuses.
+        """
+        narinfo, packed = upload.narinfo, upload.packed
+        path = narinfo.info.path
+
+        async def put_nar() -> None:
+            response = await self._http.put(
+                f"{self._url}/{narinfo.url}",
+                headers={
+                    **self._headers,
+                    "content-type": "application/x-nix-nar",
+                    "content-length": str(packed.size),
+                },
+                content=packed.pieces(),
             )
+            _check(response, f"upload the NAR of {path}")
 
-            async def put_nar() -> None:
-                response = await self._http.put(
-                    f"{self._url}/{narinfo.url}",
-                    headers={
-                        **self._headers,
-                        "content-type": "application/x-nix-nar",
-                        "content-length": str(packed.size),
-                    },
-                    content=packed.pieces(),
-                )
-                _check(response, f"upload the NAR of {info.path}")
+        async def put_narinfo() -> None:
+            response = await self._http.put(
+                f"{self._url}/{hash_part(path)}.narinfo",
+                headers={**self._headers, "content-type": "text/x-nix-narinfo"},
+                content=narinfo.text().encode(),
+                timeout=COMMIT_SECONDS,
+            )
+            _check(response, f"upload {path}")
 
-            async def put_narinfo() -> None:
-                response = await self._http.put(
-                    f"{self._url}/{hash_part(info.path)}.narinfo",
-                    headers={**self._headers, "content-type": "text/x-nix-narinfo"},
-                    content=narinfo.text().encode(),
-                    timeout=COMMIT_SECONDS,
-                )
-                _check(response, f"upload {info.path}")
-
-            await self._again(f"upload the NAR of {info.path}", put_nar)
-            await self._again(f"upload {info.path}", put_narinfo)
+        try:
+            await self._again(f"upload the NAR of {path}", put_nar)
+            await self._again(f"upload {path}", put_narinfo)
             return packed.size
         finally:
             packed.close()
+
+    async def upload(self, info: PathInfo, nar: AsyncIterable[bytes]) -> int:
+        """`pack` and `send`."""
+        return await self.send(await self.pack(info, nar))
 
     async def _again(self, what: str, request: Callable[[], Awaitable[_T]]) -> _T:
         """Make a request until it is answered or the grace is over."""
@@ -241,6 +257,14 @@ class CacheClient:
 
     def _packed(self) -> PackedNar:
         return PackedNar(self._spool)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A path that is packed and can be sent."""
+
+    narinfo: NarInfo
+    packed: PackedNar
 
 
 class PackedNar:

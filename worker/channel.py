@@ -85,6 +85,12 @@ class Channel:
 
         return write
 
+    def finish_log(self) -> None:
+        """The builder says no more: let the end of its log go, while something else is done."""
+        if self.log is not None:
+            self.log.finish()
+            self.wake()
+
     async def flush_log(self) -> bool:
         """Finish the log and wait until the server has stored it.
 
@@ -97,8 +103,7 @@ class Channel:
         log = self.log
         if log is None:
             return True
-        log.finish()
-        self.wake()
+        self.finish_log()
 
         def stored() -> bool:
             return self.closed or self._log_acknowledged >= log.size

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from worker.cache_client import CacheClient, CacheRefusedError, CorruptNarError
+from worker.cache_client import CacheClient, CacheRefusedError, CorruptNarError, Upload
 from worker.narinfo import NarInfo
 from worker.nix.errors import StoreFaultError
 from worker.nix.serve import PathInfo, ServeProcess
@@ -139,17 +139,13 @@ class Fetcher:
             done.set()
 
 
-async def upload(
+async def pack(
     info: PathInfo, cache: CacheClient, serve: Serve, *, look_first: bool = False
-) -> int:
-    """Put a path of the store into the cache.
+) -> Upload | None:
+    """Take a path out of the store, ready to be sent; None when the cache has it.
 
     Parameters:
         look_first: whether the cache probably has it; large paths are looked up in any case.
-
-    Returns:
-        Bytes sent; 0 when the cache has the path, be it with another NAR: a backed path stays as
-        it is.
 
     Raises:
         CacheError: the cache is away or refuses.
@@ -157,12 +153,23 @@ async def upload(
     """
     look_first = look_first or info.nar_size > LOOK_FIRST_BYTES
     if look_first and await cache.narinfo(info.path) is not None:
-        return 0
-    process = await serve()
+        return None
+    return await cache.pack(info, _dumped(await serve(), info))
+
+
+async def send(upload: Upload, cache: CacheClient) -> int:
+    """Put a packed path into the cache.
+
+    Returns:
+        Bytes sent; 0 when the cache has the path with another NAR: a backed path stays as it is.
+
+    Raises:
+        CacheError: the cache is away or refuses.
+    """
     try:
-        return await cache.upload(info, _dumped(process, info))
+        return await cache.send(upload)
     except CacheRefusedError as error:
-        if error.status == 409 and await cache.narinfo(info.path) is not None:
+        if error.status == 409 and await cache.narinfo(upload.narinfo.info.path) is not None:
             return 0
         raise
 

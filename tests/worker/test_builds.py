@@ -296,3 +296,25 @@ async def test_a_transfer_that_does_not_end_delays_no_heartbeat_and_no_control_m
     end = await connection.expect_report(wire.JobFailed, number)
     assert end.outcome_class == "aborted"
     server.uploads.set()
+
+
+async def test_the_next_build_runs_while_the_outputs_of_the_last_are_still_sent(
+    server: ScriptedServer, start_worker: AgentFactory
+) -> None:
+    one = make_drv("sent-slowly", "echo one > $out").put(server)
+    two = make_drv("next", "echo two > $out").put(server)
+    server.uploads.clear()
+    await start_worker(build_slots=1)
+    connection = await server.accepted()
+    await connection.expect(wire.RequestJob, lambda m: m.kind == "build" and m.slots == 1)
+    first = await server.assign(connection, one.job())
+    await connection.expect_report(wire.BuildOutput, first)
+    await connection.expect(wire.RequestJob, lambda m: m.kind == "build" and m.slots == 1)
+    second = await server.assign(connection, two.job())
+    await connection.expect_report(wire.BuildOutput, second)
+    ended = [e for e in events(connection, first) if isinstance(e, wire.JobCompleted)]
+    assert ended == []
+    server.uploads.set()
+    await connection.expect_report(wire.JobCompleted, first)
+    await connection.expect_report(wire.JobCompleted, second)
+    assert {hash_part(one.out), hash_part(two.out)} <= set(server.narinfos)

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from gradient.protocol import Building, BuildJob, BuildMetrics, BuildOutput
 from worker.build_log import BuildLog
-from worker.cache_client import CacheError, CacheRefusedError
+from worker.cache_client import CacheError, CacheRefusedError, Upload
 from worker.derivations import MissingDerivationError, input_paths
 from worker.executor.job import JobContext, JobError, gather_or_cancel
 from worker.nix import processes
 from worker.nix.building import BuildLimits, BuildReport, BuildSlot
 from worker.nix.classify import Outcome
 from worker.nix.derivation import Derivation, InvalidDerivationError, UnsupportedDerivationError
-from worker.nix.serve import BuildRequest, PathInfo
+from worker.nix.serve import BuildRequest
 from worker.nix.store_path import STORE_DIR
-from worker.transfer import MissingPathsError, path_infos, upload
+from worker.transfer import MissingPathsError, pack, path_infos, send
 
 MEMORY_SAMPLE_SECONDS: Final = 0.5
 UPLOADS: Final = 8
 
 
-async def run_build(job: BuildJob, context: JobContext) -> None:
-    """Build one derivation and bring its outputs into the cache.
+async def run_build(job: BuildJob, context: JobContext) -> Callable[[], Awaitable[None]]:
+    """Build one derivation and pack its outputs.
 
     Outputs that this machine's store holds already are not built again, only uploaded.
+
+    Returns:
+        What is left to do, and no longer needs the slot: sending the outputs to the cache.
 
     Raises:
         JobError: it did not come to that; the class says why.
@@ -54,7 +59,9 @@ async def run_build(job: BuildJob, context: JobContext) -> None:
     except CacheError as error:
         # The cache is away, in whichever direction: no word about the build, and not charged.
         raise JobError("upload_failed", str(error)) from None
-    await _upload_outputs(outputs, built, context)
+    context.channel.finish_log()
+    uploads = await _pack_outputs(outputs, built, context)
+    return lambda: _send(uploads, context)
 
 
 def _outputs(job: BuildJob, derivation: Derivation) -> set[str]:
@@ -114,24 +121,43 @@ async def _build(
     return _Built(report, memory.peak_mb)
 
 
-async def _upload_outputs(outputs: set[str], built: _Built | None, context: JobContext) -> None:
+async def _pack_outputs(
+    outputs: set[str], built: _Built | None, context: JobContext
+) -> list[Upload]:
+    """Report that the outputs exist, and take out of the store what the cache lacks of them."""
+    infos = await path_infos(outputs, context.slot.serve)
+    size = sum(info.nar_size for info in infos.values())
+    await context.channel.report(
+        BuildOutput(
+            substituted=built is None or built.report.outcome is Outcome.ALREADY_VALID,
+            metrics=built.metrics(size) if built else None,
+        )
+    )
+    with _upload_failures(), context.spans.phase("pack"):
+        packed = [await pack(info, context.cache, context.slot.serve) for info in infos.values()]
+    return [one for one in packed if one is not None]
+
+
+async def _send(uploads: list[Upload], context: JobContext) -> None:
     room = asyncio.Semaphore(UPLOADS)
 
-    async def put(info: PathInfo) -> None:
+    async def put(one: Upload) -> None:
         async with room:
-            await upload(info, context.cache, context.slot.serve)
+            await send(one, context.cache)
 
     try:
-        infos = await path_infos(outputs, context.slot.serve)
-        size = sum(info.nar_size for info in infos.values())
-        await context.channel.report(
-            BuildOutput(
-                substituted=built is None or built.report.outcome is Outcome.ALREADY_VALID,
-                metrics=built.metrics(size) if built else None,
-            )
-        )
-        with context.spans.phase("upload"):
-            await gather_or_cancel(put(info) for info in infos.values())
+        with _upload_failures(), context.spans.phase("upload"):
+            await gather_or_cancel(map(put, uploads))
+    finally:
+        for one in uploads:
+            one.packed.close()
+
+
+@contextmanager
+def _upload_failures() -> Iterator[None]:
+    """What it means for the job when an output does not get into the cache."""
+    try:
+        yield
     except CacheRefusedError as error:
         # Not for now but for good: only another build can change what is refused.
         raise JobError("worker_fault", str(error)) from None

@@ -31,7 +31,7 @@ from worker.executor.job import JobContext, JobError, gather_or_cancel
 from worker.nix.derivation import Derivation, InvalidDerivationError, UnsupportedDerivationError
 from worker.nix.errors import StoreFaultError
 from worker.nix.store_path import STORE_DIR
-from worker.transfer import path_infos, upload
+from worker.transfer import pack, path_infos, send
 
 WAVE: Final = 256
 UPLOADS: Final = 8
@@ -209,7 +209,9 @@ class Walk:
 
         async def put(path: str) -> None:
             async with room:
-                await upload(infos[path], context.cache, context.slot.serve, look_first=True)
+                packed = await pack(infos[path], context.cache, context.slot.serve, look_first=True)
+                if packed is not None:
+                    await send(packed, context.cache)
 
         await gather_or_cancel(map(put, infos))
         self._uploaded.update(infos)
