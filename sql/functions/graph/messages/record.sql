@@ -13,6 +13,7 @@ create or replace function graph.record(p_batches jsonb)
   set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_custom_plan
   set work_mem = '64MB'
+  set enable_mergejoin = off
 as $fn$
 declare
   v_now constant timestamptz := gradient.current_time();
@@ -23,6 +24,8 @@ declare
   v_drv_id bigint[];
   v_edge_from text[];          -- their inputs
   v_edge_to text[];
+  v_edge_from_id bigint[];
+  v_edge_to_id bigint[];
   v_output_of text[];
   v_output text[];
   v_output_path text[];
@@ -31,11 +34,13 @@ declare
   v_entry_evaluation bigint[];
   v_entry_attribute text[];
   v_entry_drv text[];
-  v_lists_evaluation bigint[]; -- which evaluation lists which derivation
+  v_lists_batch bigint[];      -- which batch of which evaluation lists which derivation
+  v_lists_evaluation bigint[];
   v_lists_drv text[];
   v_name text[];               -- every derivation named: listed ones, their inputs, entry points
   v_id bigint[];
   v_fresh bigint[];
+  v_first bigint[];            -- those of them that no walk has seen before
   v_builds bigint[];           -- shared builds made now
   v_grown bigint[];
   v_gained bigint[];
@@ -81,20 +86,21 @@ begin
   join gradient.evaluation e on e.id = (b.value ->> 'evaluation')::bigint
   where graph.accepts_batches(e.status);
 
-  select coalesce(array_agg((b.value ->> 'evaluation')::bigint), '{}'), coalesce(array_agg(i.value ->> 'drv'), '{}')
-  into v_lists_evaluation, v_lists_drv
+  select coalesce(array_agg(b.n), '{}'), coalesce(array_agg((b.value ->> 'evaluation')::bigint), '{}'),
+    coalesce(array_agg(i.value ->> 'drv'), '{}')
+  into v_lists_batch, v_lists_evaluation, v_lists_drv
   from jsonb_array_elements(p_batches) with ordinality as b (value, n)
   cross join lateral jsonb_array_elements(coalesce(b.value -> 'derivations', '[]')) as i (value)
   where b.n = any (v_batches);
 
-  select coalesce(array_agg(d.drv order by d.drv), '{}'), coalesce(array_agg(d.data order by d.drv), '{}')
+  select coalesce(array_agg(d.drv order by d.drv collate "C"), '{}'), coalesce(array_agg(d.data order by d.drv collate "C"), '{}')
   into v_drv, v_data
   from (
-    select distinct on (i.value ->> 'drv') i.value ->> 'drv' as drv, i.value as data
+    select distinct on ((i.value ->> 'drv') collate "C") i.value ->> 'drv' as drv, i.value as data
     from jsonb_array_elements(p_batches) with ordinality as b (value, n)
     cross join lateral jsonb_array_elements(coalesce(b.value -> 'derivations', '[]')) as i (value)
     where b.n = any (v_batches)
-    order by 1
+    order by (i.value ->> 'drv') collate "C"
   ) as d;
 
   select coalesce(array_agg(d.drv), '{}'), coalesce(array_agg(i.name), '{}')
@@ -125,7 +131,7 @@ begin
   perform graph.check_batch_paths('output path', v_output_path, v_output_of);
   perform graph.check_batch_paths('input source', v_source_path, v_source_of);
 
-  select coalesce(array_agg(a.name order by a.name), '{}') into v_name
+  select coalesce(array_agg(a.name order by a.name collate "C"), '{}') into v_name
   from (select unnest(v_drv) union select unnest(v_edge_to) union select unnest(v_entry_drv)) as a (name);
 
   -- Rows for all of them, in the order of their key, so that two writers meet in the same order.
@@ -158,12 +164,17 @@ begin
   )
   select coalesce(array_agg(m.id) filter (where m.walked), '{}') into v_fresh from made m;
 
-  select coalesce(array_agg(d.id order by n.name), '{}') into v_id
+  select coalesce(array_agg(d.id order by n.name collate "C"), '{}') into v_id
   from unnest(v_name) as n (name)
   join gradient.derivation d on d.hash = left(n.name, 32) and d.name = substr(n.name, 34, length(n.name) - 37);
-  select coalesce(array_agg(n.id order by l.drv), '{}') into v_drv_id
+  select coalesce(array_agg(n.id order by l.drv collate "C"), '{}') into v_drv_id
   from unnest(v_drv) as l (drv)
   join unnest(v_name, v_id) as n (name, id) on n.name = l.drv;
+  -- The same edges by id, resolved once for all that follows.
+  select coalesce(array_agg(l.id), '{}'), coalesce(array_agg(i.id), '{}') into v_edge_from_id, v_edge_to_id
+  from unnest(v_edge_from, v_edge_to) as x (drv, name)
+  join unnest(v_drv, v_drv_id) as l (drv, id) on l.drv = x.drv
+  join unnest(v_name, v_id) as i (name, id) on i.name = x.name;
 
   -- Stubs that the batch walks.
   perform from gradient.derivation d
@@ -186,6 +197,10 @@ begin
     returning d.id
   )
   select v_fresh || coalesce(array_agg(w.id), '{}') into v_fresh from walked w;
+  -- One that was un-walked has its outputs, and may have been complete all along.
+  v_first := array(
+    select f.id from unnest(v_fresh) as f (id)
+    where not exists (select from gradient.derivation_output o where o.derivation = f.id));
 
   update gradient.derivation d set ifd = true
   from unnest(v_drv_id, v_data) as l (id, data)
@@ -193,12 +208,10 @@ begin
 
   -- Edges, outputs and sources of what was walked now.
   insert into gradient.derivation_dependency as e (derivation, dependency, kind)
-  select distinct f.id, i.id, 'Build'::gradient.edge_kind
-  from unnest(v_edge_from, v_edge_to) as x (drv, name)
-  join unnest(v_drv, v_drv_id) as l (drv, id) on l.drv = x.drv
-  join unnest(v_fresh) as f (id) on f.id = l.id
-  join unnest(v_name, v_id) as i (name, id) on i.name = x.name
-  where i.id <> f.id
+  select distinct x.derivation, x.dependency, 'Build'::gradient.edge_kind
+  from unnest(v_edge_from_id, v_edge_to_id) as x (derivation, dependency)
+  join unnest(v_fresh) as f (id) on f.id = x.derivation
+  where x.dependency <> x.derivation
   order by 1, 2
   on conflict (derivation, dependency) do update set kind = 'Both' where e.kind = 'Runtime';
 
@@ -221,7 +234,7 @@ begin
 
   -- Fresh rows count each other as not recorded, then flip from the bottom up.
   perform from gradient.derivation d
-  where not graph.turn_held() and d.id = any (v_fresh) order by d.id for no key update;
+  where not graph.turn_held() and d.id = any (v_id) order by d.id for no key update;
   update gradient.derivation d
   set unwalked_inputs = c.inputs
   from (
@@ -289,17 +302,21 @@ begin
 
   -- Names: what a batch lists, and its direct inputs, so that pruned subtrees stay named.
   insert into gradient.build_job (evaluation, derivation_build, created_at)
-  select t.evaluation, n.id, v_now
+  select t.evaluation, t.id, v_now
   from (
-    select * from unnest(v_lists_evaluation, v_lists_drv) as l (evaluation, name)
-    union
-    select l.evaluation, x.name
+    select l.evaluation, n.id
     from unnest(v_lists_evaluation, v_lists_drv) as l (evaluation, drv)
-    join unnest(v_edge_from, v_edge_to) as x (drv, name) on x.drv = l.drv
+    join unnest(v_drv, v_drv_id) as n (drv, id) on n.drv = l.drv
     union
-    select * from unnest(v_entry_evaluation, v_entry_drv) as p (evaluation, name)
+    select l.evaluation, x.dependency
+    from unnest(v_lists_evaluation, v_lists_drv) as l (evaluation, drv)
+    join unnest(v_drv, v_drv_id) as n (drv, id) on n.drv = l.drv
+    join unnest(v_edge_from_id, v_edge_to_id) as x (derivation, dependency) on x.derivation = n.id
+    union
+    select p.evaluation, n.id
+    from unnest(v_entry_evaluation, v_entry_drv) as p (evaluation, name)
+    join unnest(v_name, v_id) as n (name, id) on n.name = p.name
   ) as t
-  join unnest(v_name, v_id) as n (name, id) on n.name = t.name
   order by 1, 2
   on conflict (evaluation, derivation_build) do nothing;
 
@@ -326,7 +343,7 @@ begin
   select s.gained, s.lost into v_gained, v_lost
   from graph.seed_missing_runtime_deps(
     array(select unnest(v_fresh) union select unnest(v_builds) union select unnest(v_grown)),
-    v_fresh || v_builds) as s;
+    v_first || v_builds) as s;
   perform graph.seed_blocking_deps(v_fresh);
 
   -- Outputs that lie in the cache with complete closures need no build.
@@ -355,16 +372,19 @@ begin
   select jsonb_agg(jsonb_build_object(
       'evaluation', (b.value ->> 'evaluation')::bigint,
       'skipped', b.n <> all (v_batches),
-      'walked', case when b.n = any (v_batches) then (
-        select count(*)
-        from jsonb_array_elements(coalesce(b.value -> 'derivations', '[]')) as i (value)
-        join unnest(v_drv, v_drv_id) as l (drv, id) on l.drv = i.value ->> 'drv'
-        where l.id in (select unnest(v_fresh))) else 0 end,
+      'walked', coalesce(w.walked, 0),
       'created', cardinality(v_builds),
       'entry_points', case when b.n = any (v_batches) then jsonb_array_length(coalesce(b.value -> 'entry_points', '[]')) else 0 end)
     order by b.n)
   into v_report
-  from jsonb_array_elements(p_batches) with ordinality as b (value, n);
+  from jsonb_array_elements(p_batches) with ordinality as b (value, n)
+  left join (
+    select l.n, count(*) as walked
+    from unnest(v_lists_batch, v_lists_drv) as l (n, drv)
+    join unnest(v_drv, v_drv_id) as d (drv, id) on d.drv = l.drv
+    join unnest(v_fresh) as f (id) on f.id = d.id
+    group by l.n
+  ) as w on w.n = b.n;
   return coalesce(v_report, '[]');
 end
 $fn$;

@@ -48,6 +48,7 @@ begin
   where b.derivation = any (v_builds) and b.status = 'Building';
   perform graph.unpromote(v_builds);
   perform graph.after_status_move(v_builds, null);
+  perform graph.fail_blocked(v_builds);
 
   perform from gradient.evaluation e where e.id = any (v_evaluations) order by e.id for no key update;
   with moved as (
