@@ -1,4 +1,6 @@
 -- A build did not succeed. What that means stands in gradient.outcome_class.
+-- An input that was missing is made again, unless that has been tried often enough (setting
+-- build.inputs_unavailable_max_loops).
 -- Locks: the turn; the assignment; then as graph.decide_failure. Returns: {status, decision}.
 -- Idempotent. Errors: GR003; GR005 no such outcome class.
 -- Execute: server
@@ -24,6 +26,9 @@ begin
     select a.id into v_attempt from gradient.build_attempt a where a.dispatched_job = p_assignment;
     if v_job.abort_requested_at is null then
       perform graph.decide_failure(v_job.derivation_build, p_outcome_class, v_attempt);
+      if p_outcome_class = 'missing_input' and not graph.inputs_given_up(v_job.derivation_build) then
+        perform graph.repair_missing_inputs(v_job.derivation_build, p_missing_paths);
+      end if;
     else
       -- The abort has moved the build already; since then it may be wanted again.
       perform graph.after_status_move(array[v_job.derivation_build], null);
