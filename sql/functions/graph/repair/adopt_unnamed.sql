@@ -1,6 +1,6 @@
--- Names what is wanted and nobody names, so that it is somebody's and can be queued: for the
--- evaluations that name the nearest shared build above it, those in flight if there are any, else
--- the newest. Needed where a build lost its only name, or is wanted again after its namer is gone.
+-- Names what is wanted and no evaluation names but aborted ones, so that it is somebody's and can be
+-- handed out: for the evaluations that name the nearest shared build above it, those in flight if
+-- there are any, else the newest. Needed where a build lost its only name, or is wanted again after its namer is gone.
 -- Locks: under the turn; rows by derivation. Returns: the shared builds that got a name.
 create or replace function graph.adopt_unnamed(p_roots bigint[])
   returns bigint[]
@@ -25,7 +25,10 @@ begin
   )
   select coalesce(array_agg(r.id), '{}') into v_unnamed
   from below r
-  where not exists (select from gradient.build_job j where j.derivation_build = r.id);
+  where not exists (
+    select from gradient.build_job j
+    join gradient.evaluation v on v.id = j.evaluation and v.status <> 'Aborted'
+    where j.derivation_build = r.id);
   if cardinality(v_unnamed) = 0 then
     return '{}';
   end if;
@@ -37,7 +40,10 @@ begin
     from above a
     join gradient.derivation_dependency e on e.dependency = a.id
     join gradient.derivation_build p on p.derivation = e.derivation and p.wanted
-    where not exists (select from gradient.build_job j where j.derivation_build = a.id)
+    where not exists (
+      select from gradient.build_job j
+      join gradient.evaluation v on v.id = j.evaluation and v.status <> 'Aborted'
+      where j.derivation_build = a.id)
   ), namer as (
     select distinct a.orphan, v.id as evaluation, graph.is_active(v.status) as active
     from above a
@@ -57,9 +63,10 @@ begin
   )
   select coalesce(array_agg(distinct n.derivation_build), '{}') into v_adopted from named n;
   perform graph.promote(v_adopted);
+  perform graph.sync_ready(v_adopted);
   return v_adopted;
 end
 $fn$;
 
 comment on function graph.adopt_unnamed(bigint[]) is
-  'Names every wanted shared build at or below p_roots that no evaluation names, for the evaluations naming the nearest one above, and queues what may start. Returns those named.';
+  'Names every wanted shared build at or below p_roots that no evaluation names but aborted ones, for the evaluations naming the nearest one above, and queues what may start. Returns those named.';

@@ -1,0 +1,43 @@
+-- Deletes what a task keeps no longer: its ended evaluations beyond keep_evaluations, oldest first,
+-- at most a hundred at a time. While an evaluation of the task is in flight nothing is deleted, as its
+-- walk builds on what the last ones named; but for one that has not moved for a day.
+-- p_recording: the evaluation whose record makes the call; it does not hold its task back.
+-- Locks: as graph.gc_evaluations. Returns: as graph.gc_evaluations. Errors: GR002 no such task.
+-- Execute: server, operator
+create or replace function graph.keep_evaluations(p_task bigint, p_recording bigint default null)
+  returns jsonb
+  language plpgsql volatile security definer
+  set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_custom_plan
+as $fn$
+declare
+  v_keep integer;
+begin
+  perform graph.take_turn();
+  select t.keep_evaluations into v_keep from gradient.task t where t.id = p_task;
+  if not found then
+    raise exception using errcode = 'GR002',
+      message = format('There is no task %s.', p_task),
+      hint = 'select id, project, name from gradient.task_overview;';
+  end if;
+  if exists (
+    select from gradient.evaluation e
+    where e.task = p_task and graph.is_active(e.status) and e.id is distinct from p_recording
+      and e.updated_at > gradient.current_time() - interval '24 hours') then
+    return '{"evaluations": [], "adopted": 0}';
+  end if;
+  return graph.gc_evaluations(array(
+    select o.id
+    from (
+      select e.id, row_number() over (order by e.id desc) as n
+      from gradient.evaluation e
+      where e.task = p_task and not graph.is_active(e.status)
+    ) as o
+    where o.n > v_keep
+    order by o.id
+    limit 100));
+end
+$fn$;
+
+comment on function graph.keep_evaluations(bigint, bigint) is
+  'Deletes the ended evaluations of p_task beyond its keep_evaluations, oldest first, unless an evaluation other than p_recording is in flight and moved within a day. Returns {evaluations, adopted}. Error GR002.';
