@@ -1,4 +1,4 @@
-"""`gradient build`: shared builds and their logs."""
+"""`gradient build`: shared builds and their logs; stopping, retrying and hurrying them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gradient.cli.output import (
     print_details,
     print_json,
     print_table,
+    say,
     status_text,
 )
 from gradient.cli.watch import failure_text
@@ -45,7 +46,7 @@ _NAMES = """
 
 @click.group()
 def build() -> None:
-    """List builds and read their logs: each derivation is built once, for everybody."""
+    """List, stop and retry builds, read logs: each derivation is built once, for everybody."""
 
 
 @build.command("list")
@@ -190,3 +191,67 @@ def log(context: Context, *, build_name: str, attempt: int | None, follow: bool)
       gradient build log 71 | less -R
     """
     print_log(context, find_build(context, build_name), attempt=attempt, follow=follow)
+
+
+@build.command(epilog=_NAMES)
+@click.argument("evaluation", type=click.IntRange(1))
+@click.argument("build_name", metavar="BUILD")
+@json_option
+@pass_context
+def abort(context: Context, *, evaluation: int, build_name: str, as_json: bool) -> None:
+    """Abort one build of an evaluation; what needs it there fails with it.
+
+    Refused when another evaluation in flight needs the build.
+
+    \b
+    Example:
+      gradient build abort 12 71
+    """
+    number = find_build(context, build_name)
+    report = context.value("select gradient.abort_build(%s, %s)", [evaluation, number])
+    if as_json:
+        print_json({"id": number, "evaluation": evaluation, **report})
+        return
+    say(f"build {number} is aborted, and {report['dependents']} builds failed that need it")
+
+
+@build.command(epilog=_NAMES)
+@click.argument("evaluation", type=click.IntRange(1))
+@click.argument("build_name", metavar="BUILD")
+@json_option
+@pass_context
+def retry(context: Context, *, evaluation: int, build_name: str, as_json: bool) -> None:
+    """Try a failed or aborted build of an evaluation again, with what failed because of it.
+
+    \b
+    Examples:
+      gradient build retry 12 71
+      gradient build retry 12 packages.x86_64-linux.default@12
+    """
+    number = find_build(context, build_name)
+    report = context.value("select gradient.retry_build(%s, %s)", [evaluation, number])
+    if as_json:
+        print_json({"id": number, "evaluation": evaluation, **report})
+        return
+    say(f"build {number} is tried again; {report['builds']} builds came back")
+    if report["reopened"]:
+        say(f"evaluation {evaluation} goes on: gradient eval watch {evaluation}")
+
+
+@build.command(epilog=_NAMES)
+@click.argument("build_name", metavar="BUILD")
+@json_option
+@pass_context
+def prioritize(context: Context, *, build_name: str, as_json: bool) -> None:
+    """Let a build go first, with everything it waits for.
+
+    \b
+    Example:
+      gradient build prioritize 71
+    """
+    number = find_build(context, build_name)
+    report = context.value("select gradient.prioritize_build(%s)", [str(number)])
+    if as_json:
+        print_json({"id": number, **report})
+        return
+    say(f"build {number} goes first, {report['builds']} builds in all")

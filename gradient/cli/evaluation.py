@@ -1,4 +1,4 @@
-"""`gradient eval`: starting, watching and listing evaluations."""
+"""`gradient eval`: starting, watching, listing, stopping and retrying evaluations."""
 
 from __future__ import annotations
 
@@ -246,3 +246,41 @@ def abort(context: Context, *, evaluation_id: int, as_json: bool) -> None:
         print_json({"id": evaluation_id, **report})
         return
     say(f"evaluation {evaluation_id} is aborted, and {report['aborted_builds']} builds with it")
+
+
+@evaluation.command()
+@click.argument("evaluation_id", metavar="ID", type=click.IntRange(1))
+@json_option
+@pass_context
+def retry(context: Context, *, evaluation_id: int, as_json: bool) -> None:
+    """Try everything again that failed in an evaluation, without evaluating anew.
+
+    It takes up where it ended, Failed or Aborted, as long as its task has no newer one.
+
+    \b
+    Example:
+      gradient eval retry 12
+    """
+    report = context.value("select gradient.retry_evaluation(%s)", [evaluation_id])
+    if as_json:
+        print_json({"id": evaluation_id, **report})
+        return
+    say(f"evaluation {evaluation_id} is {report['status']}; {report['builds']} builds came back")
+
+
+@evaluation.command()
+@click.argument("evaluation_id", metavar="ID", type=click.IntRange(1))
+@json_option
+@pass_context
+def prioritize(context: Context, *, evaluation_id: int, as_json: bool) -> None:
+    """Let the builds of an evaluation go first, now and as they become ready.
+
+    \b
+    Example:
+      gradient eval prioritize 12
+    """
+    report = context.value("select gradient.prioritize_evaluation(%s)", [evaluation_id])
+    if as_json:
+        print_json({"id": evaluation_id, **report})
+        return
+    say(f"evaluation {evaluation_id} goes first; {report['builds']} of its builds are ready")

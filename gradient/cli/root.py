@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "queue": "gradient.cli.pool:queue",
     "workers": "gradient.cli.pool:workers",
     "setting": "gradient.cli.setting:setting",
+    "check": "gradient.cli.check:check",
 }
 
 
@@ -84,7 +85,7 @@ def root(
       gradient build log packages.x86_64-linux.default@1
 
     Every list and show takes --json. Exit codes: 0 done, 1 refused or not found, 2 wrong usage
-    or no database; eval watch has its own.
+    or no database; eval watch and check have their own.
     """
     try:
         from gradient.cli.context import Context

@@ -35,6 +35,8 @@ _OWN_TYPES = re.compile(
     r"(?=(?:\[\])?\s*(?:;|:=|,|\)|[a-z]))",
     re.IGNORECASE,
 )
+# PostgreSQL lets a procedure commit only without the owner's rights and without SET.
+_COMMITS = re.compile(r"\bcommit\s*;", re.IGNORECASE)
 _DECLARATIONS = re.compile(r"\A[^$]*\$|\bdeclare\b.*?\bbegin\b", re.IGNORECASE | re.DOTALL)
 # PLpgSQL's own number for RAISE EXCEPTION, and of its option ERRCODE.
 _EXCEPTION_LEVEL = 21
@@ -53,6 +55,7 @@ class Function:
     definer: bool
     search_path: tuple[str, ...] | None
     scalar: bool
+    procedure: bool = False
     parsed_body: Any = None
     transition_tables: set[str] = field(default_factory=set)
 
@@ -115,6 +118,10 @@ def _search_path(file: SqlFile, function: Function) -> Iterator[str]:
     entry = bool(file.may_execute(function.name)) or function.definer
     resolved_when_created = function.parsed_body is not None and not function.definer
     if not entry or resolved_when_created:
+        return
+    if function.procedure and _COMMITS.search(_COMMENTS.sub(" ", function.body)):
+        if function.definer or function.search_path is not None:
+            yield "commits, which PostgreSQL allows neither with SECURITY DEFINER nor with SET"
         return
     if function.search_path is None:
         yield "is an entry function without SET search_path"
@@ -264,5 +271,6 @@ def _function(text: str) -> Function:
         definer="security" in options and bool(options["security"].arg.boolval),
         search_path=search_path,
         scalar=not (returns_rows or has_columns or statement.is_procedure),
+        procedure=bool(statement.is_procedure),
         parsed_body=statement.sql_body,
     )

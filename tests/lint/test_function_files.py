@@ -30,6 +30,13 @@ def sql(body: str, returns: str = "int", options: str = "stable") -> str:
     )
 
 
+def procedure(body: str, options: str = "") -> str:
+    return (
+        f"-- Execute: operator\ncreate procedure graph.f() language plpgsql {options}"
+        f" as $$ begin {body} end $$; comment on procedure graph.f() is 'F.';"
+    )
+
+
 PINNED = "security definer set search_path = pg_catalog, pg_temp"
 
 
@@ -46,6 +53,8 @@ PINNED = "security definer set search_path = pg_catalog, pg_temp"
             plpgsql("null;", "security definer set search_path = pg_temp, pg_catalog"),
             "end its search_path with pg_temp",
         ),
+        (procedure("perform 1;"), "without SET search_path"),
+        (procedure("perform 1; commit;", "security definer"), "commits, which PostgreSQL allows"),
         (plpgsql("perform pg_advisory_xact_lock(1);", "stable"), "must be VOLATILE plpgsql"),
         (plpgsql("perform graph.take_turn();", "stable"), "must be VOLATILE plpgsql"),
         (
@@ -77,6 +86,7 @@ def test_a_rule_finds_its_sin(text: str, sin: str) -> None:
     [
         "-- Family: twins.\n" + plpgsql("null;") + plpgsql("null;", name="graph.g"),
         "-- Execute: server\n" + plpgsql("null;", PINNED),
+        procedure("perform 1; commit;"),
         plpgsql("perform pg_advisory_xact_lock(1);"),
         plpgsql("-- now() is forbidden\n perform gradient.current_time();"),
         plpgsql("raise exception using errcode = 'GR001', message = 'bad';"),
