@@ -1,6 +1,7 @@
 -- Broken claims: a cache without holes. A Completed evaluation claimed, for every cache its
--- project writes, the runtime closure of its entry points' outputs as it was stored then. Paths
--- and caches younger than the verdict are left out; so is a path whose bytes came back later.
+-- project wrote, the runtime closure of its entry points' outputs as it was stored then. Which
+-- caches those were is not kept; one counts that had claimed an output of the entry point by the
+-- verdict, so that a later subscription owes nothing. Nor does a path that was stored later.
 -- Locks: none.
 -- Returns: as gradient.violations().
 -- Execute: none
@@ -22,8 +23,10 @@ begin
     join gradient.project_cache s on s.project = t.project
     join gradient.cache c on c.id = s.cache
     join gradient.entry_point p on p.evaluation = v.id
+    join gradient.derivation_output o on o.derivation = p.derivation
+    join gradient.cached_path_signature k
+      on k.cached_path = o.cached_path and k.cache = s.cache and k.created_at <= v.finished_at
     where v.status = 'Completed' and c.active and s.mode in ('ReadWrite', 'WriteOnly')
-      and c.created_at <= v.finished_at
     group by s.cache, p.derivation
   ), reference as materialized (
     select p.hash, substr(r.name, 1, 32) as reference

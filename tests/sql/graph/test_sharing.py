@@ -88,6 +88,18 @@ def test_a_second_project_gets_a_cache_without_holes_though_its_walk_was_pruned(
     assert closure <= world.claims(cache)
 
 
+def test_a_cache_subscribed_after_the_verdict_owes_nothing(world: World) -> None:
+    build_all(world, *_evaluated(world, LEAF, MIDDLE))
+    project = world.value("select id from gradient.project")
+    late = world.cache("late")
+    world.subscribe(project, late)
+    world.check()
+    # The next evaluation fills it.
+    world.evaluate(MIDDLE)
+    closure = {path for drv in (LEAF, MIDDLE) for path in drv.outputs.values()}
+    assert closure <= world.claims(late)
+
+
 @pytest.mark.scenario(11)
 def test_a_pruned_subtree_survives_the_evaluation_that_walked_it(world: World) -> None:
     first = world.evaluate(LEAF, MIDDLE)
