@@ -60,6 +60,12 @@ class ServerPasses:
             ),
             Pass(name="presence", run=self._presence, interval=timing.renewal),
             Pass(name="dead_instances", run=self._dead_instances, interval=timing.renewal),
+            Pass(
+                name="evaluation_collection",
+                run=self._collect_evaluations,
+                interval=timing.collection,
+                topics=frozenset({"evaluations"}),
+            ),
             Pass(name="object_collection", run=self._collect, interval=timing.collection),
         ]
 
@@ -100,6 +106,11 @@ class ServerPasses:
             finally:
                 with contextlib.suppress(psycopg.Error):
                     await lock.close()
+
+    async def _collect_evaluations(self) -> None:
+        """Delete what tasks keep no longer, a few evaluations in each transaction."""
+        while await self._writer.message("graph.collect_evaluations"):
+            pass
 
     async def _collect(self) -> None:
         await collect_objects(self._database, self._store)

@@ -171,20 +171,38 @@ def test_a_task_keeps_the_newest_and_loses_the_oldest_first(world: World) -> Non
 def test_an_evaluation_in_flight_holds_its_task_back_for_a_day(world: World) -> None:
     task = world.value("select id from gradient.task")
     world.conn.execute("update gradient.task set keep_evaluations = 1")
-    world.evaluate(LEAF)
+    earlier = [world.evaluate(LEAF)]
     world.run(LEAF)
     ended = [world.evaluate(LEAF) for _ in range(2)]
     walking = world.start_walk()
     assert world.message("select graph.keep_evaluations(%s)", task)["evaluations"] == []
-    # The walk that has just recorded does not hold itself back.
-    report = world.message("select graph.keep_evaluations(%s, %s)", task, walking)
-    assert len(report["evaluations"]) == 2
-    assert world.evaluation_status(ended[-1]) == "Completed"
     world.complete_walk(walking)
     stuck = world.start_walk()
     world.later(hours=25)
-    assert world.message("select graph.keep_evaluations(%s)", task)["evaluations"] == [ended[-1]]
+    assert world.message("select graph.keep_evaluations(%s)", task)["evaluations"] == [
+        *earlier,
+        *ended,
+    ]
     assert world.evaluation_status(stuck) == "EvaluatingDerivation"
+
+
+def test_every_task_loses_what_it_keeps_no_longer_a_few_at_a_time(world: World) -> None:
+    project = world.value("select id from gradient.project")
+    first, second = world.value("select id from gradient.task"), world.task(project)
+    world.conn.execute("update gradient.task set keep_evaluations = 1")
+    world.evaluate(LEAF)
+    world.run(LEAF)
+    for task in (first, second):
+        for _ in range(2):
+            world.evaluate(LEAF, task=task)
+    assert world.message("select graph.collect_evaluations()") == 2
+    held = world.start_walk(world.evaluation(second))
+    assert world.message("select graph.collect_evaluations()") == 0
+    world.complete_walk(held)
+    assert world.message("select graph.collect_evaluations()") == 2
+    assert world.message("select graph.collect_evaluations()") == 0
+    left = world.rows("select task from gradient.evaluation order by task")
+    assert [row["task"] for row in left] == [first, second]
 
 
 # Derivations ----------------------------------------------------------------------------------

@@ -4,7 +4,8 @@
 -- p_hash: the store hash, base name or store path. p_object_present: whether its object is stored;
 -- null is unknown, and counts as stored. A path that nothing produces, whose object is stored, is
 -- kept: it may be the only copy of a source, or a .drv that nothing but a walk can make again.
--- Locks: the turn; cached_path by hash; then as graph.retire_outputs.
+-- Locks: the turn; keys of the producers exclusive; cached_path by hash; then as
+-- graph.retire_outputs.
 -- Returns: {producers: how many make the path, cached_path: the row deleted or null,
 -- others_remain: whether other caches claim it still}. An unknown path is an empty report.
 -- Idempotent. Errors: GR002 no such cache; GR005 no such kind, malformed path, no cache given.
@@ -45,6 +46,9 @@ begin
       hint = 'select id, name from gradient.cache;';
   end if;
 
+  v_producers := array(
+    select distinct o.derivation from gradient.derivation_output o where o.hash = v_hash order by 1);
+  perform graph.lock_shared_builds(null, v_producers);
   select c.id into v_path from gradient.cached_path c where c.hash = v_hash for update;
   if p_kind = 'cache_claim' then
     delete from gradient.cached_path_signature s where s.cached_path = v_path and s.cache = p_cache;
@@ -56,12 +60,9 @@ begin
     end if;
   end if;
 
-  v_producers := array(
-    select distinct o.derivation from gradient.derivation_output o where o.hash = v_hash order by 1);
   if cardinality(v_producers) = 0 and (v_path is null or p_object_present is not false) then
     return v_empty;
   end if;
-  perform graph.lock_shared_builds(null, v_producers);
   update gradient.derivation_output o
   set external_url = null, external = null
   where o.hash = v_hash and (o.external_url is not null or o.external is not null);

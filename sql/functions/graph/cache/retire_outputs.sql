@@ -30,7 +30,10 @@ begin
   producers := array(
     select distinct o.derivation from gradient.derivation_output o where o.hash = any (p_hashes) order by 1);
   if not graph.turn_held() then
-    perform from gradient.derivation d where d.hash = any (p_hashes) order by d.id for no key update;
+    perform from gradient.derivation d
+    where d.hash = any (p_hashes)
+      or d.id in (select i.derivation from gradient.derivation_input_source i where i.hash = any (p_hashes))
+    order by d.id for no key update;
     perform graph.lock_shared_builds(null, producers);
   end if;
   perform from gradient.cached_path c where c.hash = any (p_hashes) order by c.hash for update;

@@ -5,7 +5,7 @@
 -- un-walked and leaves the queue: its subtree is not known any more.
 -- Paths are not touched: an object of two derivations survives the deletion of one.
 -- p_candidates: bounded by the caller; p_scanned_at: when the scan began.
--- Locks: the turn; derivation rows by id; keys exclusive; shared builds by derivation.
+-- Locks: the turn; derivation rows by id, the parents' too; keys exclusive; shared builds by derivation.
 -- Returns: {derivations: ids deleted, attempts: ids of their attempts, whose log objects go next,
 -- unwalked: how many survivors}. Idempotent.
 -- Execute: server, operator
@@ -24,7 +24,10 @@ declare
   v_orphaned bigint[];
 begin
   perform graph.take_turn();
-  perform from gradient.derivation d where d.id = any (p_candidates) order by d.id for update;
+  perform from gradient.derivation d
+  where d.id = any (p_candidates)
+    or d.id in (select e.derivation from gradient.derivation_dependency e where e.dependency = any (p_candidates))
+  order by d.id for update;
   perform graph.lock_shared_builds(null, p_candidates);
 
   -- Up from the candidates, then down again from what must stay. Above garbage is only garbage.

@@ -1,10 +1,9 @@
 -- Deletes what a task keeps no longer: its ended evaluations beyond keep_evaluations, oldest first,
--- at most a hundred at a time. While an evaluation of the task is in flight nothing is deleted, as its
+-- at most twenty at a time. While an evaluation of the task is in flight nothing is deleted, as its
 -- walk builds on what the last ones named; but for one that has not moved for a day.
--- p_recording: the evaluation whose record makes the call; it does not hold its task back.
 -- Locks: as graph.gc_evaluations. Returns: as graph.gc_evaluations. Errors: GR002 no such task.
 -- Execute: server, operator
-create or replace function graph.keep_evaluations(p_task bigint, p_recording bigint default null)
+create or replace function graph.keep_evaluations(p_task bigint)
   returns jsonb
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
@@ -22,7 +21,7 @@ begin
   end if;
   if exists (
     select from gradient.evaluation e
-    where e.task = p_task and graph.is_active(e.status) and e.id is distinct from p_recording
+    where e.task = p_task and graph.is_active(e.status)
       and e.updated_at > gradient.current_time() - interval '24 hours') then
     return '{"evaluations": [], "adopted": 0}';
   end if;
@@ -35,9 +34,9 @@ begin
     ) as o
     where o.n > v_keep
     order by o.id
-    limit 100));
+    limit 20));
 end
 $fn$;
 
-comment on function graph.keep_evaluations(bigint, bigint) is
-  'Deletes the ended evaluations of p_task beyond its keep_evaluations, oldest first, unless an evaluation other than p_recording is in flight and moved within a day. Returns {evaluations, adopted}. Error GR002.';
+comment on function graph.keep_evaluations(bigint) is
+  'Deletes the ended evaluations of p_task beyond its keep_evaluations, oldest first, unless one is in flight that moved within a day. Returns {evaluations, adopted}. Error GR002.';
