@@ -12,16 +12,19 @@ create function gradient.retry_evaluation(p_evaluation bigint)
 as $$
 declare
   c_attempts constant integer := 5;
+  v_report jsonb;
 begin
   for v_attempt in 1..c_attempts loop
     begin
-      return graph.retry_evaluation(p_evaluation);
+      v_report := graph.retry_evaluation(p_evaluation);
+      exit;
     exception when deadlock_detected or serialization_failure then
       if v_attempt = c_attempts then
         raise;
       end if;
     end;
   end loop;
+  return v_report;
 end
 $$;
 

@@ -1,5 +1,5 @@
--- Step of the consistency check: wanted against a walk over the whole graph, which is one chunk whatever
--- p_after and p_limit say. A Skipped build that is reached is walked as the Created one that
+-- Step of the consistency check: wanted against a walk over the whole graph, which is one chunk, however
+-- large p_limit is. A Skipped build that is reached is walked as the Created one that
 -- graph.check_skipped makes of it next.
 -- Looks first without a lock, since every commit leaves one consistent picture; what it finds it looks
 -- at again under the turn, then writes it.
@@ -18,6 +18,11 @@ declare
   v_right bigint[];
 begin
   drift := 0;
+  last := null;
+  -- The first chunk is the only one.
+  if p_after > 0 or p_limit < 1 then
+    return;
+  end if;
   for v_look in 1..2 loop
     with recursive reached (id) as (
       select b.derivation
@@ -54,4 +59,4 @@ end
 $fn$;
 
 comment on function graph.check_wanted(bigint, integer) is
-  'Consistency check of wanted, over the whole graph in one chunk; p_after and p_limit are not used. Returns how many were wrong and are right now, and the last id looked at (null: nothing follows).';
+  'Consistency check of wanted, over the whole graph in one chunk, after id 0. Returns how many were wrong and are right now, and the last id looked at (null: nothing follows).';
