@@ -26,8 +26,15 @@ begin
   end if;
   perform from gradient.evaluation e where e.id = any (v_candidates) order by e.id for no key update;
 
+  -- Read anew after the wait: until then the counters may have been right.
+  select array_agg(e.id order by e.id) into v_candidates
+  from gradient.evaluation e
+  where e.id = any (v_candidates) and graph.is_active(e.status)
+    and e.active_shared_builds + coalesce((
+      select sum(d.active) from gradient.evaluation_shared_build_delta d where d.evaluation = e.id), 0) <= 0;
+
   select array_agg(c.id) into v_drifted
-  from unnest(v_candidates) as c (id)
+  from unnest(coalesce(v_candidates, '{}')) as c (id)
   where exists (
     select
     from gradient.build_job j
