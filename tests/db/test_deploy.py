@@ -120,6 +120,20 @@ def test_views_may_stand_in_any_order(empty_db: Database, folder: SqlFolder) -> 
     assert call(empty_db, "select count(*) from gradient.a") == 0
 
 
+def test_what_a_migration_drops_with_a_cascade_is_deployed_again(
+    empty_db: Database, folder: SqlFolder
+) -> None:
+    folder.function("operator/z.sql", "create view gradient.z as select n from gradient.thing;")
+    upgrade(empty_db.dsn, folder.root)
+    folder.migration(
+        "0002.wider",
+        "drop view gradient.z cascade; alter table gradient.thing alter n type bigint;",
+        "alter table gradient.thing alter n type int;",
+    )
+    assert upgrade(empty_db.dsn, folder.root).created == ["gradient.z"]
+    assert call(empty_db, "select count(n) from gradient.z") == 0
+
+
 def test_functions_with_parsed_bodies_may_stand_in_any_order_and_change(
     empty_db: Database, folder: SqlFolder
 ) -> None:
