@@ -58,6 +58,7 @@ from worker.transfer import Fetcher
 
 # How long a stopping worker waits for the server to acknowledge its last words.
 FAREWELL_SECONDS: Final = 10.0
+CLOSE_SECONDS: Final = 5.0
 # Reading derivations for one offer's scores takes at most this long; the rest stays unscored.
 SCORING_SECONDS: Final = 1.0
 # Builds that are done but for sending their outputs, for each slot.
@@ -139,7 +140,8 @@ class Agent:
                 session.result()
             await self._hand_back()
             self._session.stop()
-            await session
+            # It may be waiting for a server that does not answer; that ends with us.
+            await asyncio.wait((session,), timeout=CLOSE_SECONDS)
         finally:
             session.cancel()
             stop.cancel()

@@ -243,3 +243,22 @@ def test_check_builds_and_says_so_also_as_json(store: NixStore, tmp_path: Path) 
     found = json.loads(done.stdout)
     assert found["fit"]
     assert any("a build of one second succeeded" in one["text"] for one in found["findings"])
+
+
+@pytest.mark.nix
+async def test_a_worker_that_waits_for_a_silent_server_can_be_stopped(
+    store: NixStore, start: Start, tmp_path: Path
+) -> None:
+    reached = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        process = start(GRADIENT_WORKER_SERVER=f"http://127.0.0.1:{port}")
+        await asyncio.wait_for(reached.wait(), 30)
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, 10) == 0
