@@ -75,3 +75,18 @@ def test_the_commands_of_the_readme_exist() -> None:
     assert typed
     for words in typed:
         assert words in known or words.split()[0] in known, words
+
+
+def test_every_function_that_the_page_of_the_graph_names_exists(world: World) -> None:
+    text = page("graph.md")
+    steps = re.search(r"^`drv_present`.*$", text, re.MULTILINE)
+    assert steps is not None
+    named = set(re.findall(r"`((?:graph|gradient)\.[a-z_]+)(?:\([^`]*)?`", text))
+    named |= {f"graph.check_{step}" for step in re.findall(r"`(\w+)`", steps.group())}
+    named.discard("graph.check_")
+    known = world.rows(
+        "select pronamespace::regnamespace || '.' || proname as name from pg_proc"
+        " union all select relnamespace::regnamespace || '.' || relname from pg_class"
+    )
+    assert named - {row["name"] for row in known} == set()
+    assert len(named) > 60
