@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.support.graph_builder import Drv, derivation
 from tests.support.graph_world import World, refused
@@ -140,6 +141,32 @@ def test_what_only_the_deleted_evaluation_wanted_leaves_the_queue(world: World) 
     forget(world, evaluation)
     assert world.statuses(LEAF, MIDDLE) == ["Skipped", "Skipped"]
     assert world.ready() == set()
+
+
+def test_what_is_an_entry_point_no_more_is_skipped(world: World) -> None:
+    first = world.start_walk()
+    world.upload(first, LEAF, MIDDLE)
+    world.record(first, [LEAF, MIDDLE], [MIDDLE])
+    world.evaluate(LEAF, MIDDLE, TOP, entry_points=[TOP])
+    upstream = {TOP.outputs["out"][11:43]: {"url": "https://up.example"}}
+    world.message("select graph.upstream_hits(%s)", Jsonb(upstream))
+    world.message("select graph.abort_evaluation(%s, 'enough')", first)
+    world.message(
+        "select graph.return_assignments(%s, 'aborted')", [world.assignments[f"eval:{first}"]]
+    )
+    assert world.statuses(LEAF, MIDDLE, TOP) == ["Skipped", "Created", "Queued"]
+    forget(world, first)
+    assert world.status(MIDDLE) == "Skipped"
+
+
+def test_a_project_whose_evaluation_is_gone_is_offered_its_builds_no_more(world: World) -> None:
+    first = world.evaluate(LEAF)
+    other = world.project("other")
+    world.evaluate(LEAF, task=world.task(other))
+    assert world.value("select count(*) from gradient.ready_build") == 2
+    world.message("select graph.fail_evaluation(%s, 'broken', 'scheduler')", first)
+    forget(world, first)
+    assert world.value("select project from gradient.ready_build") == other
 
 
 def test_a_build_that_runs_outlives_the_evaluation_that_drove_it(world: World) -> None:
@@ -297,6 +324,16 @@ def test_a_survivor_that_needed_a_deleted_input_is_walked_again(world: World) ->
     assert world.evaluation_status(second) == "Completed"
     assert world.derivation(MIDDLE)["walked"]
     assert world.build(TOP)["fetchable"]
+
+
+def test_garbage_goes_in_any_number_of_steps(world: World) -> None:
+    forget(world, finished(world, LEAF, MIDDLE, TOP))
+    assert len(collect(world, LEAF)["derivations"]) == 1
+    assert world.derivation(TOP)["unwalked_inputs"] == 1
+    assert len(collect(world, MIDDLE)["derivations"]) == 1
+    assert world.derivation(TOP)["unwalked_inputs"] == 0
+    assert len(collect(world, TOP)["derivations"]) == 1
+    assert names(world) == set()
 
 
 def test_what_a_survivor_refers_to_is_kept(world: World) -> None:

@@ -38,14 +38,14 @@ begin
 
   v_need := graph.update_need(v_entries);
   v_adopted := graph.adopt_unnamed(v_named);
-  -- Whatever lost a name may have lost its last: it leaves the queue, and nothing else changes.
-  perform graph.settle_need(v_need.gained, v_need.lost || v_named);
+  -- What is an entry point no more may be skipped, also if it was unwanted all along.
+  perform graph.settle_need(v_need.gained, v_need.lost || v_entries);
   perform graph.sync_ready(v_named);
   perform graph.check_evaluations_done(array(
     select distinct j.evaluation
     from gradient.build_job j
     join gradient.evaluation e on e.id = j.evaluation and graph.is_active(e.status)
-    where j.derivation_build = any (v_need.lost || v_named)));
+    where j.derivation_build = any (v_need.lost)));
   return jsonb_build_object('evaluations', to_jsonb(v_gone), 'adopted', cardinality(v_adopted));
 end
 $fn$;
