@@ -175,6 +175,20 @@ def test_an_aborted_evaluation_is_tried_again_with_what_it_names(world: World) -
     assert world.evaluation_status(evaluation) == "Completed"
 
 
+def test_what_waits_for_its_retry_is_wanted_again_with_the_evaluation(world: World) -> None:
+    evaluation = world.evaluate(LEAF, MIDDLE)
+    world.fail(LEAF, "network")
+    world.message("select gradient.abort_evaluation(%s)", evaluation)
+    assert not world.build(LEAF)["wanted"]
+    world.message(RETRY_ALL, evaluation)
+    assert world.build(LEAF)["wanted"]
+    world.later(minutes=5)
+    world.message("select graph.requeue()")
+    world.run(LEAF)
+    world.run(MIDDLE)
+    assert world.evaluation_status(evaluation) == "Completed"
+
+
 def test_a_retry_with_everything_built_meanwhile_completes_at_once(world: World) -> None:
     task = world.task(world.project("elsewhere", cache="main"))
     evaluation = world.evaluate(LEAF)

@@ -13,7 +13,6 @@ as $fn$
 declare
   v_before bigint;
   v_after bigint;
-  v_need record;
 begin
   perform graph.take_turn();
   if not graph.reopen_evaluation(p_evaluation) then
@@ -24,10 +23,9 @@ begin
   end if;
   update gradient.build_job j set aborted = false where j.evaluation = p_evaluation and j.aborted;
   select e.failed_shared_builds into v_before from gradient.evaluation e where e.id = p_evaluation;
-  -- An aborted evaluation asked for nothing; now it does again.
-  v_need := graph.update_need(array(
+  -- An aborted evaluation asked for nothing; now it does again; the repair settles what follows.
+  perform graph.update_need(array(
     select p.derivation from gradient.entry_point p where p.evaluation = p_evaluation));
-  perform graph.settle_need(v_need.gained, v_need.lost);
   perform graph.repair_build_graph(p_evaluation, 'retry');
   perform graph.check_evaluations_done(array[p_evaluation]);
   select count(*) into v_after
