@@ -98,6 +98,17 @@ def test_a_recount_writes_the_truth_and_drops_the_ledger_rows(world: World) -> N
     assert counters(world, evaluation) == counts(2, 2, 0, 2, 0)
 
 
+def test_only_a_flip_spreads(world: World) -> None:
+    world.evaluate(LEAF, OTHER, TOP)
+    world.run(LEAF)
+    assert world.build(TOP)["blocking_deps"] == 1
+    for _ in range(2):
+        world.message("select flipped from graph.became_fetchable(%s)", [world.id(LEAF)])
+        world.message("select flipped from graph.lost_fetchability(%s)", [world.id(OTHER)])
+        world.message("select graph.ripple_recorded('{}', '{}')")
+    assert world.build(TOP)["blocking_deps"] == 1
+
+
 @pytest.mark.parametrize(
     ("counter", "break_it", "move"),
     [
