@@ -79,6 +79,7 @@ begin
   where b.failed_by is not null and b.status <> 'DependencyFailed';
 
   -- Once the walk of an evaluation has ended, nothing it waits for may wait for a lasting failure.
+  -- What is handed out is left alone: its report decides.
   return query
   select distinct 'waits_for_failure', format('build %s, %s', b.derivation, b.status),
     'DependencyFailed', format('waits for build %s, %s', i.derivation, i.status)
@@ -88,7 +89,9 @@ begin
   join gradient.derivation_build i on i.derivation = e.dependency
   join gradient.build_job j on j.derivation_build = b.derivation
   join gradient.evaluation v on v.id = j.evaluation
-  where v.status = 'Building' and b.wanted and d.walked and not b.cache_available
+  left join gradient.dispatched_job a
+    on a.derivation_build = b.derivation and a.kind = 'Build' and a.finished_at is null
+  where v.status = 'Building' and b.wanted and d.walked and not b.cache_available and a.id is null
     and b.status in ('Created', 'Queued', 'FailedTransient')
     and e.kind in ('Build', 'Both')
     and i.status in ('FailedPermanent', 'DependencyFailed', 'FailedTimeout');
