@@ -78,7 +78,8 @@ def overlapping(database: Database, graph: list[Drv], batches_a_call: int) -> No
     setup.task(setup.project())
     setup.task(setup.project("second"))
     evaluations = [setup.start_walk(setup.evaluation(task)) for task in (1, 2)]
-    setup.upload(evaluations[0], *graph)
+    for drvs in in_batches(graph, 2000):
+        setup.upload(evaluations[0], *drvs)
     walks = [walk_order(graph), walk_order(graph)[::-1]]
 
     done = threading.Event()
@@ -87,7 +88,8 @@ def overlapping(database: Database, graph: list[Drv], batches_a_call: int) -> No
     def observe() -> int:
         seen = 0
         names = [drv.drv for drv in graph[:: max(1, len(graph) // 50)]]
-        while not done.is_set():
+        # It looks often, and leaves the processor to the writers in between.
+        while not done.wait(0.2):
             row = observer.execute(UNWALKED_BELOW_KNOWN, [evaluations[0], names]).fetchone()
             assert row is not None
             assert row[0] == 0, "told known about a subtree that is not wholly recorded"
