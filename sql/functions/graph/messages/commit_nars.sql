@@ -13,6 +13,7 @@ create or replace function graph.commit_nars(p_nars jsonb)
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_custom_plan
+  set enable_mergejoin = off
 as $fn$
 declare
   v_now constant timestamptz := gradient.current_time();
@@ -22,6 +23,9 @@ declare
   v_owners bigint[];
   v_recorded bigint[];
   v_sourced bigint[];
+  v_below bigint[];
+  v_stored bigint[];
+  v_recounted bigint[];
   v_grown bigint[];
   v_gained bigint[];
   v_lost bigint[];
@@ -92,7 +96,15 @@ begin
     where b.derivation = s.derivation
     returning b.derivation, b.missing_sources
   )
-  select coalesce(array_agg(s.derivation) filter (where s.missing_sources = 0), '{}') into v_sourced from sourced s;
+  select coalesce(array_agg(s.derivation) filter (where s.missing_sources <= 0), '{}'),
+    array_agg(s.derivation) filter (where s.missing_sources < 0),
+    array_agg(s.missing_sources) filter (where s.missing_sources < 0)
+  into v_sourced, v_below, v_stored
+  from sourced s;
+  if v_below is not null then
+    v_recounted := graph.recount_missing_sources(v_below);
+    perform graph.report_drift('missing_sources', v_below, v_stored, v_recounted, 'commit_nars');
+  end if;
   perform set_config('gradient.counters_only', 'off', true);
 
   v_grown := graph.adopt_references(v_producers);
