@@ -331,12 +331,13 @@ begin
   select (b.value ->> 'evaluation')::bigint, initcap(m.value ->> 'level')::gradient.message_level,
     m.value ->> 'message', 'nix-eval', m.value ->> 'attribute', v_now
   from jsonb_array_elements(p_batches) with ordinality as b (value, n)
-  cross join lateral jsonb_array_elements(coalesce(b.value -> 'messages', '[]')) as m (value)
+  cross join lateral jsonb_array_elements(coalesce(b.value -> 'messages', '[]')) with ordinality as m (value, n)
   where b.n = any (v_batches)
     and not exists (
       select from gradient.evaluation_message k
       where k.evaluation = (b.value ->> 'evaluation')::bigint and k.message = m.value ->> 'message'
-        and k.attribute is not distinct from m.value ->> 'attribute');
+        and k.attribute is not distinct from m.value ->> 'attribute')
+  order by b.n, m.n;
 
   -- Closures, then what may start. Seeds first, from what stands; the flips then count them down.
   v_grown := graph.adopt_references(v_fresh);
