@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import secrets
 import subprocess
 import time
@@ -168,6 +169,9 @@ sys.exit(0 if report.fit else 3)
     for folder in (tmp_path, *tmp_path.parents):
         if folder != Path("/tmp"):
             folder.chmod(folder.stat().st_mode | 0o011)
+    # This checkout may lie in root's home as well.
+    code = tmp_path / "code"
+    shutil.copytree(ROOT / "worker", code / "worker")
     state = tmp_path / "nobodys"
     state.mkdir()
     os.chown(state, 65534, 65534)
@@ -183,7 +187,7 @@ sys.exit(0 if report.fit else 3)
             str(state),
         ],
         cwd="/",
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(code), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=False,
