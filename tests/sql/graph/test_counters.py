@@ -11,7 +11,7 @@ from tests.support.graph_world import World
 
 LEAF = derivation("leaf", sources=["leaf.c"])
 OTHER = derivation("other")
-TOP = derivation("top", LEAF, OTHER)
+TOP = derivation("top", LEAF, OTHER, sources=["top.c"])
 
 COLUMNS = ("named", "active", "failed", "queued", "building")
 
@@ -116,6 +116,11 @@ def test_only_a_flip_spreads(world: World) -> None:
             "blocking_deps",
             "update gradient.derivation_build set blocking_deps = 0 where derivation = %s",
             lambda world: (world.run(LEAF), world.run(OTHER)),
+        ),
+        (
+            "missing_sources",
+            "update gradient.derivation_build set missing_sources = 0 where derivation = %s",
+            lambda world: world.upload(1, TOP),
         ),
         (
             "unwalked_inputs",
