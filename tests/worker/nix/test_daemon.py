@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import secrets
+import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
