@@ -62,7 +62,7 @@ ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
 # db sql needs no database, doctor says so itself, watch and check have their own code for it.
 UNREACHABLE = {("db", "sql"): 0, ("doctor",): 1, ("eval", "watch"): 3, ("check",): 3}
 # Cron reads "could not run" from one code, a wrong option's too.
-MISUSED = {("check",): 3}
+MISUSED: dict[tuple[str, ...], int] = {("check",): 3}
 
 
 def words(command: tuple[str, ...]) -> str:
