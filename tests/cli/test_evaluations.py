@@ -152,6 +152,8 @@ def test_ctrl_c_ends_the_watching_and_not_the_evaluation(
             env=cli.environment,
             stdout=out,
             stderr=subprocess.STDOUT,
+            # A shell lets what it starts in the background ignore the signal.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     try:
         wait_until(lambda: "building 1 derivations" in log.read_text(), 30, "the first line")
