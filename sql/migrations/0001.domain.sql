@@ -704,6 +704,8 @@ select name, value, value, unit, description from (values
   ('assign.window', '64', 'builds', 'Best and oldest builds of a class and project that one assignment looks at.'),
   ('worker_grace', '120', 'seconds', 'Silence of a worker after which its jobs are returned.'),
   ('instance_grace', '30', 'seconds', 'Age of an unrenewed server instance whose lock is free before another server recovers its work.'),
+  ('gc.wedged_evaluation', '86400', 'seconds', 'Age without a move after which an evaluation in flight no longer keeps its task''s old ones.'),
+  ('gc.evaluation_batch', '20', 'evaluations', 'Old evaluations of a task deleted in one transaction.'),
   ('object_grace', '86400', 'seconds', 'Age of a stored object without a row before it is collected.')
 ) as s (name, value, unit, description);
 

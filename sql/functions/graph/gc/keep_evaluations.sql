@@ -1,6 +1,7 @@
 -- Deletes what a task keeps no longer: its ended evaluations beyond keep_evaluations, oldest first,
--- at most twenty at a time. While an evaluation of the task is in flight nothing is deleted, as its
--- walk builds on what the last ones named; but for one that has not moved for a day.
+-- at most setting gc.evaluation_batch at a time. While an evaluation of the task is in flight nothing is deleted, as its
+-- walk builds on what the last ones named; but for one that has not moved for
+-- setting gc.wedged_evaluation.
 -- Locks: as graph.gc_evaluations. Returns: as graph.gc_evaluations. Errors: GR002 no such task.
 -- Execute: server, operator
 create or replace function graph.keep_evaluations(p_task bigint)
@@ -22,7 +23,7 @@ begin
   if exists (
     select from gradient.evaluation e
     where e.task = p_task and graph.is_active(e.status)
-      and e.updated_at > gradient.current_time() - interval '24 hours') then
+      and e.updated_at > gradient.current_time() - make_interval(secs => gradient.setting_int('gc.wedged_evaluation'))) then
     return '{"evaluations": [], "adopted": 0}';
   end if;
   return graph.gc_evaluations(array(
@@ -34,9 +35,9 @@ begin
     ) as o
     where o.n > v_keep
     order by o.id
-    limit 20));
+    limit gradient.setting_int('gc.evaluation_batch')));
 end
 $fn$;
 
 comment on function graph.keep_evaluations(bigint) is
-  'Deletes the ended evaluations of p_task beyond its keep_evaluations, oldest first, unless one is in flight that moved within a day. Returns {evaluations, adopted}. Error GR002.';
+  'Deletes the ended evaluations of p_task beyond its keep_evaluations, oldest first, unless one is in flight that moved within setting gc.wedged_evaluation (seconds). Returns {evaluations, adopted}. Error GR002.';
